@@ -139,11 +139,15 @@ def core_of(
         QuarantineController(world, catalog.scope_of, settings.quarantine) if settings.quarantine is not None else None
     )
     answers = quarantine or NO_ANSWER_OBSERVER
-    traffic = MeshTraffic(TrafficTable(), TrafficMemory())
+    traffic, reports = _traffic(settings, identities)
     rollouts = None
     if leads and settings.workers.count == 1:
         rollouts = RolloutController(
-            world, answers, settings.rollout, is_synced=lambda: reducer.synced, table=traffic.table
+            world,
+            answers,
+            settings.rollout,
+            is_synced=lambda: reducer.synced,
+            table=traffic.table if traffic is not None else None,
         )
         reducer.gates.append(rollouts.admit)
         reducer.on_publish(partial(_tell, rollouts))
@@ -165,7 +169,6 @@ def core_of(
     if traces is not None:
         xds.status.observer = traces.traces
         reducer.on_publish(traces.published)
-    traffic, reports = _traffic(settings, identities)
     revisions = RevisionMemory()
     reducer.on_publish(revisions.published)
     return Core(

@@ -74,7 +74,7 @@ class _Sidecars:
         here = [e for e in self._proxies if e.is_sidecar and e.proxy.namespace == namespace]
         left = [each for each in here if each.proxy.id not in apart and not self._selecting(each)]
         own = next((key for each in left if (key := each.keys.scope.sidecar) and key.namespace == namespace), None)
-        # Beyond what speaks against any Sidecar: the namespace may have a default, and the root namespace's is the mesh's.
+        # Beyond what speaks against any Sidecar: the namespace may have a default; the root namespace's is the mesh's.
         reason = self._reason_against(left, [each.proxy.name for each in left if each.workload is None])
         if namespace == self._view.root_namespace:
             reason = "in the root namespace that would be every workload's"
