@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,14 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.model.traffic import Counter
+from mesh_pilot.safety.state.settings import StateSettings
 from mesh_pilot.traffic.file import NAME, TrafficFile
 from mesh_pilot.traffic.keeper import TrafficKeeper
 from mesh_pilot.traffic.memory import FoldedMinutes, MeshTraffic, TrafficMemory
 from mesh_pilot.traffic.spans import HOUR, MINUTE, TrafficSpan
 from mesh_pilot.traffic.table import TrafficTable
+from tests.support.envoy import eventually
+from tests.support.planes import running_plane
 from tests.support.traffic_counts import reporting, row
 
 WEB = "outbound|80||web.shop"
@@ -205,3 +209,31 @@ async def test_a_worker_that_began_anew_leaves_a_gap(is_other: bool, autojump_cl
     await keeper.fold()
     kept = traffic.memory.take_unsaved()
     assert [each.has_gap for each in kept.values() if each is not None and each.seconds == MINUTE] == [False, is_other]
+
+
+async def test_a_proxy_that_comes_is_not_a_gap(autojump_clock: MockClock) -> None:
+    traffic = mesh_traffic(wall_clock())
+    async with running(TrafficKeeper(traffic), has_file=False):
+        for gap in (False, True):
+            await trio.sleep(125)
+            traffic.table.add(reporting(f"web-{gap}.shop"), [row(WEB, requests=1)], of_agent=True, follows_gap=gap)
+            await trio.sleep(3600)
+            (edge,) = traffic.memory.hours(LONG_AGO if gap else traffic.memory.now() - timedelta(minutes=55))
+            assert edge.counts.is_complete is not gap
+
+
+def has_requests(traffic: MeshTraffic, count: int) -> bool:
+    return requests(traffic) == count
+
+
+@pytest.mark.plane
+async def test_a_plane_that_is_started_again_remembers(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    state = StateSettings(folder=tmp_path / "state")
+    for run in range(3):
+        async with running_plane(tmp_path / "config", state=state) as plane:
+            traffic = plane.state.traffic
+            assert traffic is not None
+            await eventually(partial(has_requests, traffic, run))
+            report(traffic, 1)
+    assert {each.seconds for each in TrafficFile(state.folder).load()} <= {MINUTE, HOUR}

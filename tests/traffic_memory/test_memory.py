@@ -59,7 +59,7 @@ class Folding:
 
     def fold(self, *, is_last: bool = False) -> None:
         for each in self.slots.due(is_last=is_last):
-            rows = rows_of(self.table.edges(each.begin, each.end))
+            rows = rows_of(self.table.edges(each.begin, each.end, since_reported=True))
             self.memory.add(span_of(each.minute, MINUTE, each.slots, rows))
             self.slots.done(each)
         self.table.forget()

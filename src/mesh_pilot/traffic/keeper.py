@@ -68,6 +68,7 @@ class TrafficKeeper:
                 await self.fold()
         except trio.Cancelled:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_SECONDS):
+                await self._restore()  # else what it has would be written over what is on disk
                 await self.fold(is_last=True)
                 if self._file is not None:
                     await self._in_thread(self._file.close)
@@ -95,7 +96,7 @@ class TrafficKeeper:
         sums = SpanSums()
 
         def added() -> Iterator[None]:
-            for key, counts in rows_of(self._table.edges(slots.begin, slots.end)):
+            for key, counts in rows_of(self._table.edges(slots.begin, slots.end, since_reported=True)):
                 sums.add_counts(key, counts)
                 yield
 

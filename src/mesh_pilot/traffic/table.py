@@ -289,11 +289,17 @@ class TrafficTable:
                 column[slot % SLOTS] = min(column[slot % SLOTS] + count, _MOST)
 
     def edges(
-        self, begin: float = -math.inf, end: float = math.inf, *, nodes: Collection[str] | None = None
+        self,
+        begin: float = -math.inf,
+        end: float = math.inf,
+        *,
+        nodes: Collection[str] | None = None,
+        since_reported: bool = False,
     ) -> Iterator[TrafficEdge]:
         """The rows that counted anything between two times, by whole slots: ``begin`` included, ``end`` excluded.
 
-        ``nodes``: only those of these proxies. Reports may come while this is iterated.
+        ``nodes``: only those of these proxies. ``since_reported``: of a proxy that began to report in this time,
+        what it has reported is complete. Reports may come while this is iterated.
         """
         now = self._slot(self._clock())
         first = max(self._slot(begin) if begin > -math.inf else now - SLOTS + 1, now - SLOTS + 1)
@@ -301,7 +307,8 @@ class TrafficTable:
         every = self._reporters.values()
         chosen = every if nodes is None else [self._reporters[node] for node in nodes if node in self._reporters]
         for known in [*chosen]:  # copies: whoever reads in turns lets reports come in between
-            is_complete = known.since <= first and not any(first <= gap <= last for gap in known.gaps)
+            has_begun = since_reported or known.since <= first
+            is_complete = has_begun and not any(first <= gap <= last for gap in known.gaps)
             for row in [*known.rows.values()]:
                 if values := row.sums(first, last):
                     counts = Counts(values, known.has_agent, is_complete=is_complete)
