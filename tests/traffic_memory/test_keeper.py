@@ -33,6 +33,14 @@ def mesh_traffic(now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Mes
     return MeshTraffic(TrafficTable(), TrafficMemory(now=now))
 
 
+def loaded(folder: Path) -> list[TrafficSpan]:
+    file = TrafficFile(folder)
+    try:
+        return file.load()
+    finally:
+        file.close()
+
+
 def wall_clock() -> Callable[[], datetime]:
     """A wall clock that goes with that of Trio."""
     begin, noon = trio.current_time(), datetime(2026, 11, 29, 12, tzinfo=UTC)
@@ -98,7 +106,7 @@ async def test_a_garbled_file_makes_way_for_a_new_one(tmp_path: Path) -> None:
         async with running(TrafficKeeper(traffic, tmp_path)):
             report(traffic, 2)
     assert [each["event"] for each in logs] == ["file of traffic is unusable and was moved aside"]
-    assert sum(span.slots for span in TrafficFile(tmp_path).load()) > 0
+    assert sum(span.slots for span in loaded(tmp_path)) > 0
     assert (tmp_path / f"{NAME}.unusable").exists()
 
 
@@ -113,7 +121,7 @@ def test_a_garbled_span_is_left_out_and_said(tmp_path: Path) -> None:
         connection.execute("UPDATE spans SET slots = ? WHERE begin = 120", ("many",))
     connection.close()
     with capture_logs() as logs:
-        assert TrafficFile(tmp_path).load() == spans[:1]
+        assert loaded(tmp_path) == spans[:1]
     assert [each["spans"] for each in logs] == [2]
 
 
@@ -157,10 +165,8 @@ async def test_a_disk_that_takes_nothing_is_said_once_and_all_is_written_later(t
                 await keeper.fold()
         make_own(tmp_path)
     assert [each["event"][:28] for each in logs] == ["traffic is not kept on disk;"]
-    kept = TrafficFile(tmp_path).load()
-    assert {each.key for each in kept} >= {
-        each.key for each in traffic.memory.take_unsaved(every=True).values() if each
-    }
+    kept = loaded(tmp_path)
+    assert {each.key for each in kept} >= {each.key for each in traffic.memory.spans()}
 
 
 async def test_minutes_of_other_workers_are_had_once_and_what_is_missing_is_a_gap(autojump_clock: MockClock) -> None:
@@ -236,4 +242,20 @@ async def test_a_plane_that_is_started_again_remembers(tmp_path: Path) -> None:
             assert traffic is not None
             await eventually(partial(has_requests, traffic, run))
             report(traffic, 1)
-    assert {each.seconds for each in TrafficFile(state.folder).load()} <= {MINUTE, HOUR}
+    assert {each.seconds for each in loaded(state.folder)} <= {MINUTE, HOUR}
+
+
+def test_a_file_that_is_lost_or_garbled_while_it_is_open_is_written_whole_again(tmp_path: Path) -> None:
+    file = TrafficFile(tmp_path)
+    first, second, third = (TrafficSpan(minute * MINUTE, MINUTE, 6) for minute in range(3))
+    file.write({first.key: first}, [first])
+    (tmp_path / NAME).unlink()
+    file.write({second.key: second}, [first, second])
+    file.close()
+    assert loaded(tmp_path) == [first, second]
+    (tmp_path / NAME).write_bytes(b"garbled" * 1000)
+    with capture_logs() as logs:
+        file.write({third.key: third}, [first, second, third])
+    assert [each["log_level"] for each in logs] == ["error"]
+    assert file.load() == [first, second, third]
+    file.close()

@@ -14,6 +14,8 @@ from mesh_pilot.traffic.memory import WorkloadEdge
 from mesh_pilot.traffic.outcomes import WaitingRevisions, outcomes_of
 from mesh_pilot.traffic.table import CallingWorkload
 from mesh_pilot.traffic.touched import TouchedEdges
+from tests.support.manifests import manifest
+from tests.support.quarantined import unchecked
 
 MINUTE = timedelta(minutes=1)
 AT = datetime(2026, 11, 29, 12, 0, 30, tzinfo=UTC)
@@ -95,6 +97,19 @@ def test_denials_are_failures_of_policies() -> None:
 
     found = outcome([row(100, 0)], [row(50, 50)], TouchedEdges(is_everything=True))
     assert [(each.called, each.unit, each.failures_after) for each in found.worse] == [("policies", "allowed", 500)]
+
+
+def test_denials_without_rules_of_their_own_stand_with_the_listener() -> None:
+    policy = TouchedEdges(selecting=tuple(unchecked(manifest("AuthorizationPolicy", "web", "action: DENY"))))
+    listener = "inbound_0.0.0.0_8080"
+    found = outcome(
+        [edge(V1, 100), edge(listener, 100, kind=RowKind.LISTENER)],
+        [edge(V1, 100), edge(listener, 100, kind=RowKind.LISTENER, DENIED=30)],
+        policy,
+    )
+    assert [(each.called, each.failures_after, each.tries_after) for each in found.worse] == [
+        (f"listener {listener}", 300, 1000)
+    ]
 
 
 def test_a_revision_waits_for_ten_whole_minutes() -> None:

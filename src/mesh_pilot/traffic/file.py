@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -61,13 +61,15 @@ class TrafficFile:
             log.error("some of the traffic that was remembered is garbled, and not used", spans=count)
         return spans
 
-    def write(self, changes: Mapping[tuple[int, int], TrafficSpan | None]) -> None:
-        """Write spans, and delete those that are None: all of them, or none."""
+    def write(self, changes: Mapping[tuple[int, int], TrafficSpan | None], every: Iterable[TrafficSpan] = ()) -> None:
+        """Write spans, and delete those that are None: all of them, or none. ``every``: all spans that there are, for a
+        file that is opened now and may be another one than before."""
+        before, whole = self._connection, {each.key: each for each in every} | {**changes}
 
         def act(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                for key, span in changes.items():
+                for key, span in (changes if connection is before else whole).items():
                     if span is None:
                         connection.execute("DELETE FROM spans WHERE seconds = ? AND begin = ?", key)
                     else:
@@ -81,11 +83,6 @@ class TrafficFile:
             connection.execute("PRAGMA incremental_vacuum").fetchall()
 
         self._do(act)
-
-    @property
-    def is_begun_anew(self) -> bool:
-        """True if the next write goes into another file than the last, or none was written yet."""
-        return self._connection is None or not self._is_there()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -111,7 +108,7 @@ class TrafficFile:
             return False
 
     def _opened(self) -> sqlite3.Connection:
-        if self.is_begun_anew:
+        if self._connection is None or not self._is_there():
             self.close()
             self._connection = self._connected()
             self._identity = identity_of(self._path)

@@ -129,11 +129,11 @@ class TrafficKeeper:
     async def _save(self) -> None:
         if self._file is None or not self.restored.is_set():
             return
-        changes = self._memory.take_unsaved(every=self._file.is_begun_anew)
+        changes = self._memory.take_unsaved()
         if not changes:
             return
         try:
-            await self._in_thread(partial(self._file.write, changes))
+            await self._in_thread(partial(self._file.write, changes, self._memory.spans()))
         except BaseException as error:
             self._memory.give_back(changes)
             if not isinstance(error, FAULTS):

@@ -304,12 +304,11 @@ class TrafficMemory:
         self._offered.append(minute)
         self._offered_in_all += 1
 
-    def offered(self, taken: int) -> FoldedMinutes:
-        """The minutes from this number on."""
-        first = max(taken, self._offered_in_all - len(self._offered))
-        return FoldedMinutes(
-            self._process, first, tuple(self._offered)[first - self._offered_in_all + len(self._offered) :]
-        )
+    def offered(self, had: int) -> FoldedMinutes:
+        """The minutes from this number on; those before it are not needed any more."""
+        while self._offered and self._offered_in_all - len(self._offered) < had:
+            self._offered.popleft()
+        return FoldedMinutes(self._process, self._offered_in_all - len(self._offered), tuple(self._offered))
 
     @property
     def process(self) -> str:
@@ -327,11 +326,14 @@ class TrafficMemory:
             else:
                 self._put(merged(each.begin, each.seconds, (each, known)))
 
-    def take_unsaved(self, *, every: bool = False) -> dict[tuple[int, int], TrafficSpan | None]:
-        """The changes since the last call: spans to write, None where one is to be deleted. ``every``: all spans, for a
-        file that has none."""
+    def take_unsaved(self) -> dict[tuple[int, int], TrafficSpan | None]:
+        """The changes since the last call: spans to write, None where one is to be deleted."""
         taken, self._unsaved = self._unsaved, set()
-        return {key: self._spans.get(key) for key in sorted(taken.union(self._spans) if every else taken)}
+        return {key: self._spans.get(key) for key in sorted(taken)}
+
+    def spans(self) -> list[TrafficSpan]:
+        """All that are remembered."""
+        return [*self._spans.values()]
 
     def give_back(self, keys: Iterable[tuple[int, int]]) -> None:
         """These could not be written."""

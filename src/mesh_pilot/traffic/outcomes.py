@@ -179,11 +179,13 @@ def _put(into: _ByMinute, group: _Group, minute: datetime, counts: Counts) -> No
 
 
 def _tries(counts: Counts) -> Tries:
-    """Tries and failures of any row."""
-    if counts[Counter.ALLOWED] or counts[Counter.DENIED]:
+    """Tries and failures of any row: of rules of policies what they admitted and denied; of listeners requests, of
+    which those fail, too, that no route matched or a policy denied."""
+    if counts[Counter.ALLOWED]:
         return Tries(counts[Counter.ALLOWED] + counts[Counter.DENIED], counts[Counter.DENIED], Counter.ALLOWED)
     number, failures, unit = counts.tried
-    return Tries(number, min(number, failures + counts[Counter.NO_ROUTE]), unit)
+    failures += counts[Counter.NO_ROUTE] + counts[Counter.DENIED]
+    return Tries(number, min(number, failures), unit)
 
 
 def _outcome(

@@ -23,6 +23,8 @@ def reports(state: PlaneState) -> Iterator[Metric]:
     yield several("mesh_pilot_traffic_refused_streams", text, "counter", "status", server.refused)
     yield one("mesh_pilot_traffic_proxies", "Proxies whose reports are remembered", "gauge", table.callers)
     yield one("mesh_pilot_traffic_rows", "Rows that are remembered of them", "gauge", table.rows)
+    memory = state.traffic.memory.statistics()
+    yield one("mesh_pilot_traffic_memory_bytes", "Traffic of the last month, packed", "gauge", memory.bytes)
     text = "Rows and reports that were not taken as the table was full"
     refused = {"rows": table.refused_rows, "reports": table.refused_callers}
     yield several("mesh_pilot_traffic_overflow", text, "counter", "what", refused)

@@ -9,6 +9,7 @@ import attrs
 
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.traffic.memory import MeshTraffic
 
 EXPLAINED = 20
 """Derived values that ``/debug/derived?name=F`` explains, unless ``?limit=N`` asks for another number."""
@@ -25,6 +26,7 @@ def statistics(state: PlaneState) -> Json:
         "catalog": jsonable(state.catalog.statistics()),
         "xds": jsonable(state.xds.statistics()),
         **({"quarantine": jsonable(state.quarantine.statistics())} if state.quarantine is not None else {}),
+        **({"traffic": jsonable(_traffic(state.traffic))} if state.traffic is not None else {}),
         "changes": jsonable(state.changes.statistics()),
         "election": jsonable(state.election.statistics()),
         "sources": [jsonable(supervisor.statistics()) for supervisor in state.supervisors],
@@ -32,6 +34,10 @@ def statistics(state: PlaneState) -> Json:
         "grpc": [jsonable(server.statistics()) for server in state.rpc_servers],
         "http": [jsonable(server.statistics()) for server in state.http_servers],
     }
+
+
+def _traffic(traffic: MeshTraffic) -> dict[str, object]:
+    return {"table": traffic.table.statistics(), "memory": traffic.memory.statistics()}
 
 
 def jsonable(value: object) -> Json:
