@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -149,3 +150,36 @@ def test_waiting_revisions_are_bounded() -> None:
     for revision in range(500):
         waiting.published(revision, AT, REVIEWS)
     assert len(waiting.due(NOON + 99 * MINUTE)) == 200
+
+
+def simulated(chance: random.Random, *, share: float, more: float = 0.0, bursts: float = 0.0) -> str:
+    """The word for a revision of twenty edges, before and after which calls fail alike, but for ``more`` on one of
+    them. Each minute has more or fewer calls; in so many minutes of an edge there is a burst of failures."""
+    waiting = WaitingRevisions()
+    waiting.published(7, AT, TouchedEdges(is_everything=True))
+    (due,) = waiting.due(NOON + 11 * MINUTE)
+    minutes = {}
+    for minute in due.minutes():
+        rows = []
+        for number in range(20):
+            count = round(600 * chance.uniform(0.5, 1.5))
+            rate = share + (more if number == 0 and minute > AT else 0.0)
+            rate += 0.3 if chance.random() < bursts else 0.0
+            failures = round(chance.gauss(count * rate, (count * rate * (1 - rate)) ** 0.5))
+            rows.append(edge(f"outbound|80||{number}.test", count, min(count, max(0, failures))))
+        minutes[minute] = rows
+    (found,) = outcomes_of([due], minutes)
+    return found.verdict
+
+
+@pytest.mark.parametrize("bursts", [0.0, 0.1])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.1])
+def test_revisions_without_an_effect_are_seldom_called_worse(share: float, bursts: float) -> None:
+    """Of seeds 0 to 59 one at most."""
+    words = [simulated(random.Random(seed), share=share, bursts=bursts) for seed in range(60)]
+    assert words.count("worse") <= 1
+
+
+@pytest.mark.parametrize("more", [0.02, 0.05])
+def test_two_failures_more_in_a_hundred_at_ten_calls_a_second_are_found(more: float) -> None:
+    assert {simulated(random.Random(seed), share=0.01, more=more) for seed in range(20)} == {"worse"}
