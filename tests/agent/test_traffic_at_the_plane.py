@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -83,6 +86,15 @@ spec:
   - {{to: [{{operation: {{paths: [/b]}}}}]}}
 """
 
+PROXY_CONFIG = """
+apiVersion: networking.istio.io/v1beta1
+kind: ProxyConfig
+metadata: {name: threads, namespace: shop}
+spec: {concurrency: 1}
+"""
+
+SAMPLE = re.compile(r"^([a-z_]+)", re.MULTILINE)
+
 
 def status_of(request: h11.Request, body: bytes) -> tuple[int, dict[str, str]] | None:
     """The status that the last part of a path says; ``/slow`` has none, so it waits at the gate."""
@@ -156,9 +168,36 @@ class Mesh:
         requests, errors = self.of(CLUSTER, self.cluster("ok"), "requests", "errors")
         return requests, errors
 
-    def is_complete(self) -> bool:
+    async def until_marked(self, proxy: ProxyProcess, losses: int) -> None:
+        """Wait until the agent has reported so many losses, and the control plane knows."""
         assert self.plane is not None and self.plane.state.traffic is not None
-        return not any(known.gaps for known in self.plane.state.traffic.table._reporters.values())
+        table = self.plane.state.traffic.table
+
+        async def is_marked() -> bool:
+            told = (await proxy.state())["traffic"]["gaps_total"]
+            return told == losses and not any(edge.counts.is_complete for edge in table.edges())
+
+        await eventually(is_marked, what=f"{losses} losses are marked")
+
+    async def settled(self, proxy: ProxyProcess) -> int:
+        """The requests that are known once the agent has looked twice more, and reported after the first look."""
+        before = (await proxy.state())["traffic"]["reads_total"]
+
+        async def has_looked() -> bool:
+            return bool((await proxy.state())["traffic"]["reads_total"] >= before + 2)
+
+        await eventually(has_looked)
+        return self.requests()[0]
+
+    async def hot_restart(self, proxy: ProxyProcess) -> None:
+        """Have the bootstrap change, and wait for the next Envoy."""
+        before = (await proxy.state())["envoy"]["hot_restarts"]
+        (self.config / "proxy.yaml").write_text(PROXY_CONFIG)
+
+        async def is_over() -> bool:
+            return bool((await proxy.state())["envoy"]["hot_restarts"] > before)
+
+        await eventually(is_over, what="Envoy was hot restarted")
 
     @asynccontextmanager
     async def running(self, **settings: Any) -> AsyncIterator[ControlPlane]:
@@ -261,3 +300,94 @@ async def test_requests_and_errors_are_what_the_callers_saw(mesh: Mesh) -> None:
         assert {name for kind, name in mesh.rows() if kind is CLUSTER} <= {
             ok, inbound, refusing, *map(mesh.cluster, ("refused", "none")), mesh.cluster("bytes", "tcp"),
         }  # fmt: skip
+
+
+async def test_a_restart_of_any_part_loses_one_interval_at_most_and_is_marked(mesh: Mesh) -> None:
+    """What is lost is in no report; all else is, once."""
+    asked = 0
+
+    async def ask(count: int) -> None:
+        nonlocal asked
+        await mesh.ask("ok", "/status/503", count)
+        asked += count
+
+    async def is_told() -> bool:
+        return mesh.requests() == (asked, asked)
+
+    async with mesh.running():
+        async with mesh.proxy() as proxy:
+            await ask(20)
+            await eventually(is_told)
+            await mesh.until_marked(proxy, 1)  # nobody knows what an agent before has counted last
+            # Envoy exits: what it has counted since the last look is lost
+            await ask(3)
+            (envoy,) = proxy.envoy_pids()
+            os.kill(envoy, signal.SIGKILL)
+            await eventually(lambda: proxy.envoy_pids() not in ([], [envoy]), what="Envoy is started again")
+            await proxy.wait_ready()
+            await ask(5)
+            await mesh.until_marked(proxy, 2)
+            asked = await mesh.settled(proxy)
+            assert 25 <= asked <= 28, "what was asked after it, and before the last look"
+            # a hot restart: what was counted between the last look and the first is lost
+            await mesh.hot_restart(proxy)
+            await mesh.until_marked(proxy, 3)
+            await ask(7)
+            await eventually(is_told, what="the next Envoy is read")
+            # the agent ends in order: nothing is lost
+            await ask(4)
+            await proxy.end(signal.SIGTERM)
+            await eventually(is_told, what="the last report has come")
+        async with mesh.proxy() as proxy:
+            await ask(6)
+            await eventually(is_told, what="the next agent reports")
+            # the agent is killed, and Envoy ends with it
+            await ask(3)
+            await proxy.end(signal.SIGKILL)
+        assert asked - 3 <= mesh.requests()[0] <= asked
+    # the control plane was away, and knows nothing of the time before
+    async with mesh.proxy("--log-level=debug") as proxy:
+        asked = 0
+        await ask(9)
+        async with mesh.running():
+            await eventually(is_told, what="what was counted while there was no control plane")
+            await ask(2)
+            await eventually(is_told)
+
+
+async def test_a_control_plane_that_counts_nothing_costs_nothing(mesh: Mesh) -> None:
+    async with mesh.running(traffic_reports=None), mesh.proxy("--envoy-log-level=info") as proxy:
+        await mesh.ask("ok", "/status/200", 3)
+
+        async def is_off() -> bool:
+            return (await proxy.state())["traffic"]["interval_seconds"] == 0
+
+        await eventually(is_off)
+        state = await proxy.state()
+        assert state["load_reports"]["streams"] == 1, "Envoy's stream is kept open"
+        assert state["traffic"]["reports_total"] == 0
+        log = proxy.log.read_text()
+        assert "StreamLoadStats" not in log, "Envoy has no reason to complain"
+
+
+async def test_metrics_are_those_that_there_were_without_counting(mesh: Mesh) -> None:
+    families = []
+    async with mesh.running():
+        for flag in ("--traffic", "--no-traffic"):
+            async with mesh.proxy(flag) as proxy:
+                await mesh.ask("ok", "/retried/503", 3)
+                await mesh.ask("inbound", "/admin", 2)
+                pages = [
+                    (await mesh.client.get(f"http://127.0.0.1:{port}/stats/prometheus")).text
+                    for port in (proxy.ports[1], proxy.ports[3])
+                ]
+                families.append([set(SAMPLE.findall(text)) for text in pages])
+                assert all("reviews" not in text and "ok.internal" not in text for text in pages)
+                state = await proxy.state()
+                assert ("traffic" in state) is (flag == "--traffic")
+                await proxy.end(signal.SIGTERM)
+    counting, without = families
+    own = {name for name in counting[0] if name.startswith("mesh_pilot_agent_traffic_")}
+    assert own
+    assert counting[0] - own == without[0]
+    assert counting[1] == without[1]

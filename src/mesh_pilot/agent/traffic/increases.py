@@ -47,6 +47,7 @@ class Increases:
         """The figures in flight that the control plane knows, but for 0."""
         self._in_flight: dict[Subject, int] = {}
         self._has_gap = True
+        self._has_read = False
         self._begin(counts_first_page=True)
 
     def __repr__(self) -> str:
@@ -77,6 +78,7 @@ class Increases:
 
     def read(self, page: str) -> None:
         """Take a page of ``/stats``, lines of ``NAME: VALUE``."""
+        self._has_read = True
         lines = frozenset(page.splitlines())
         new, old = lines - self._lines, self._lines - lines
         self._lines = lines
@@ -151,13 +153,16 @@ class Increases:
         self._told = {}
 
     def take(self, seconds: float) -> TrafficReport | None:
-        """The report of what has changed, which is not reported again; None if nothing has."""
+        """The report of what has changed, which is not reported again; None if nothing has.
+
+        A gap alone is reported once an Envoy was read: each that has ended before is in it.
+        """
         rows, self._rows = self._rows, {}
         for subject in self._in_flight.keys() | self._told.keys():
             figure = self._in_flight.get(subject, 0)
             if figure != self._told.get(subject, 0):
                 rows.setdefault(subject, {})[Counter.IN_FLIGHT] = figure
-        if not (rows or self._has_gap):
+        if not (rows or (self._has_gap and self._has_read)):
             return None
         self._told = {subject: figure for subject, figure in self._in_flight.items() if figure}
         had_gap, self._has_gap = self._has_gap, False

@@ -49,6 +49,8 @@ class TrafficReporterStatistics:
     """Statistics of Envoy that are read."""
     reports_total: int
     rows_total: int
+    reads_total: int
+    """Looks at Envoy's statistics."""
     read_failures_total: int
     gaps_total: int
     """Reports that follow a gap."""
@@ -74,7 +76,7 @@ class TrafficReporter:
         self._call: ClientCall[bytes, bytes] | None = None
         self._happened = trio.Event()
         self._reported_at = self._rows_at = -float("inf")
-        self._reports = self._rows = self._failures = self._gaps = 0
+        self._reports = self._rows = self._reads = self._failures = self._gaps = 0
 
     def __repr__(self) -> str:
         return f"<TrafficReporter every {self._seconds:g} s, {'' if self._call else 'not '}connected>"
@@ -86,6 +88,7 @@ class TrafficReporter:
             self._increases.statistics,
             self._reports,
             self._rows,
+            self._reads,
             self._failures,
             self._gaps,
         )
@@ -133,6 +136,7 @@ class TrafficReporter:
             return
         if child.has_admin:  # else the answer may be that of its successor
             self._increases.read(page)
+            self._reads += 1
 
     # -- the stream
 
