@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import pickle
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,11 @@ import trio
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.traffic import Counter, RowKind
 from mesh_pilot.ops.values.service_traffic import port_of_listener
-from mesh_pilot.ops.values.traffic import INTERVAL_SECONDS, TrafficLooks, TrafficSeconds, change_of
+from mesh_pilot.ops.values.traffic import TrafficSeconds, change_of
+from mesh_pilot.ops.values.traffic_looks import INTERVAL_SECONDS, KEPT, TrafficLooks
+from mesh_pilot.ops.values.traffic_parts import own_part
+from mesh_pilot.ops.values.traffic_rows import own_edges
+from mesh_pilot.replicas.workers.questions import TrafficPartQuestion, TrafficQuestion
 from mesh_pilot.traffic.counts import Counts
 from mesh_pilot.traffic.table import SLOTS
 from tests.support.envoy import eventually
@@ -205,11 +210,13 @@ async def test_services_at_one_port_of_a_workload_say_that_they_share_its_counts
 async def test_it_says_what_to_do_while_there_is_nothing_to_tell(web: Web, nursery: trio.Nursery) -> None:
     assert "no proxy has connected" in (await web.get())["advice"]
     await nursery.start(proxy, web.plane.addresses.grpc)
+    web.look_anew()
     found = await web.get()
     assert found["advice"].startswith("no proxy reports traffic") and found["silent"] == 1
     (silent,) = (await web.get("/proxies?state=nothing"))["items"]
     assert silent["is_connected"] and "docs/traffic.md" in silent["why"]
     web.planted.table.add(WEB, [row(REVIEWS, requests=1)], of_agent=True)
+    web.look_anew()
     assert (await web.get())["advice"] == "the first reports are ten seconds away"
     web.planted.now += 10
     web.look_anew()
@@ -227,6 +234,58 @@ async def test_counts_after_a_gap_say_that_they_are_incomplete(web: Web) -> None
     assert found["items"][0]["requests"] == 4
 
 
+@attrs.define
+class OtherWorker:
+    """A second worker, which is another plane: what is asked and answered goes through bytes, as between processes."""
+
+    state: Any
+    numbers: Sequence[int] = (2,)
+
+    async def ask(self, question: object) -> dict[int, object]:
+        if isinstance(question, TrafficPartQuestion):
+            return {2: pickle.loads(pickle.dumps(await own_part(self.state)))}
+        assert isinstance(question, TrafficQuestion)
+        return {2: pickle.loads(pickle.dumps(await own_edges(self.state, question)))}
+
+
+@pytest.mark.plane
+async def test_with_several_workers_it_is_of_all_of_them(web: Web, nursery: trio.Nursery) -> None:
+    async with running_plane(web.folder) as second:
+        assert second.state.traffic is not None
+        object.__setattr__(web.plane.state, "others", OtherWorker(second.state))
+        await nursery.start(proxy, second.addresses.grpc)
+        assert (await web.get())["silent"] == 1, "it is connected to the second worker"
+        planted = Planted(second.state.traffic.table)
+        planted.now -= 60
+        web.planted.plant((WEB, [row(REVIEWS, requests=10)]), slots=6)
+        own = attrs.evolve(reporting("web-1.shop", "web", "10.9.9.9"), name="web-9.shop")
+        planted.plant((own, [row(REVIEWS, requests=20, errors=1)]), slots=12)
+        web.look_anew()
+        second.state.kept.pop(TrafficLooks)
+        found = await web.get()
+        (edge,) = found["items"]
+        assert (edge["requests"], edge["errors"], edge["proxies"]) == (180, 6, 2)
+        assert (edge["before"]["requests"], found["before_seconds"]) == (120, 60), "the second one knows more"
+        assert (found["by_agents"], found["silent"]) == (2, 0)
+        (service,) = (await web.get("/services"))["items"]
+        assert service["series"]["tries"][-12:] == [20] * 6 + [30] * 6
+        object.__setattr__(web.plane.state, "others", None)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.plane
+async def test_a_connected_proxy_that_has_fallen_silent_is_named(web: Web, nursery: trio.Nursery) -> None:
+    await nursery.start(proxy, web.plane.addresses.grpc)
+    own = reporting("web-1.shop", "web", "10.9.9.9")
+    web.planted.plant((own, [row(REVIEWS, requests=1)]), slots=4)
+    assert (await web.get("/proxies"))["counts"] == {"requests": 1}
+    web.planted.now += 40
+    web.look_anew()
+    (silent,) = (await web.get("/proxies?state=nothing"))["items"]
+    assert silent["why"] == "it is connected, and its last report came 50 s ago"
+    nursery.cancel_scope.cancel()
+
+
 async def test_many_who_ask_at_once_are_given_one_look(autojump_clock: trio.testing.MockClock) -> None:
     made: list[float] = []
     looks = TrafficLooks()
@@ -237,14 +296,19 @@ async def test_many_who_ask_at_once_are_given_one_look(autojump_clock: trio.test
         return len(made)
 
     async def ask() -> None:
-        await looks.get("edges", make)
+        await looks.get("edges", 1, make)
 
     async with trio.open_nursery() as nursery:
         for _ in range(20):
             nursery.start_soon(ask)
     assert len(made) == 1
+    assert await looks.get("edges", 2, make) == 1, "it is of this half second"
     await trio.sleep(INTERVAL_SECONDS)
-    assert await looks.get("edges", make) == 2
+    assert await looks.get("edges", 1, make) == 1, "nothing has changed"
+    assert await looks.get("edges", 2, make) == 2
+    for other in range(KEPT):
+        await looks.get(other, 1, make)
+    assert await looks.get("edges", 2, make) == KEPT + 3, "others were asked for since"
 
 
 @pytest.mark.parametrize(

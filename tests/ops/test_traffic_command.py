@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.ops.values.traffic import TrafficLooks
+from mesh_pilot.ops.values.traffic_looks import TrafficLooks
 from mesh_pilot.traffic.table import SLOTS
 from tests.support.command import Done, mesh_pilot, on_terminal
 from tests.support.picky import proxy
@@ -117,6 +117,7 @@ async def test_a_name_of_nothing_is_refused_with_what_is_like_it(meshes: Meshes)
 async def test_it_says_what_to_do_where_nothing_reports(meshes: Meshes, nursery: trio.Nursery) -> None:
     assert (await meshes.traffic()).out.startswith("no proxy has connected yet")
     await nursery.start(proxy, meshes.planes[0].addresses.grpc)
+    meshes.planes[0].state.kept.pop(TrafficLooks)
     assert (await meshes.traffic()).out.startswith("no proxy reports traffic: run Envoys by mesh-pilot proxy")
     meshes.planted[0].plant((WEB, [row(REVIEWS, requests=10)]))
     meshes.planes[0].state.kept.pop(TrafficLooks)

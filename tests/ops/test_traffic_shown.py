@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from mesh_pilot.model.traffic import RowKind
-from mesh_pilot.ops.values.traffic import TrafficLooks
+from mesh_pilot.ops.values.traffic_looks import TrafficLooks
 from mesh_pilot.traffic.table import SLOTS, CallingWorkload, ReportingProxy
 from tests.ops.test_equal_names import Running, node, with_proxies
 from tests.support.traffic_counts import Planted, row

@@ -36,6 +36,7 @@ from mesh_pilot.ops.page.files import HEADERS
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.authority import rollout
 from mesh_pilot.ops.values.rejections import merged
+from mesh_pilot.ops.values.traffic_parts import own_part
 from mesh_pilot.ops.values.traffic_rows import own_edges
 from mesh_pilot.ops.values.truth import own_fleet
 from mesh_pilot.ops.web.responses import accepts_gzip, json_response, printable, text
@@ -49,6 +50,7 @@ from mesh_pilot.replicas.workers.questions import (
     MetricsQuestion,
     MinutesQuestion,
     PageQuestion,
+    TrafficPartQuestion,
     TrafficQuestion,
     TruthQuestion,
     WorkerPage,
@@ -125,6 +127,8 @@ def about_this_worker(state: PlaneState, app: Any) -> Answer:
                 return own_delivery(state.xds.status, question)
             case TrafficQuestion():
                 return await own_edges(state, question)
+            case TrafficPartQuestion():
+                return await own_part(state)
             case MinutesQuestion(had=had):
                 memory = state.traffic.memory if state.traffic is not None else None
                 return memory.offered(had.get(memory.process, 0)) if memory is not None else None

@@ -126,7 +126,7 @@ class TrafficServer:
         self._table = table
         self._authenticate = authenticate
         self._bounds = bounds
-        self._seconds = seconds
+        self.seconds = seconds
         self._places = StreamPlaces(bounds)
         self._of_nodes: Tally[str] = Tally()
         self._open: set[trio.CancelScope] = set()
@@ -194,14 +194,14 @@ class TrafficServer:
         reports = _Reports(
             reporting_proxy(proxy),
             of_agent,
-            self._seconds,
+            self.seconds,
             TokenBucket(REPORTS_PER_SECOND, REPORTS_AT_ONCE),
             LoadRows(adds_dropped=proxy.is_grpc),
         )
         with self._counted(reports):
             self._table.add(reports.caller, (), of_agent=of_agent)
             call.when_retiring(reports.retire)
-            await call.send_message(encode_answer(self._seconds) if of_agent else reporting_response(self._seconds))
+            await call.send_message(encode_answer(self.seconds) if of_agent else reporting_response(self.seconds))
             with reports.scope:
                 if of_agent:
                     await self._take(reports, first)

@@ -314,11 +314,23 @@ class TrafficTable:
                     counts = Counts(values, known.has_agent, is_complete=is_complete)
                     yield TrafficEdge(known.proxy, row.kind, row.name, counts)
 
-    def windows(self, seconds: float) -> tuple[TimeSpan, TimeSpan] | None:
-        """The latest time of this length, and the oldest that there is, which is shorter if there is not more; both by
+    @property
+    def slot(self) -> int:
+        """The number of the running slot."""
+        return self._slot(self._clock())
+
+    @property
+    def known_seconds(self) -> float:
+        """The length of the time of which it has reports, the running slot left out; 0 before the first is over."""
+        now = self._slot(self._clock())
+        first = min((known.since for known in self._reporters.values()), default=now)
+        return min(now - first, SLOTS - 1) * SLOT_SECONDS
+
+    def windows(self, seconds: float, known_seconds: float) -> tuple[TimeSpan, TimeSpan] | None:
+        """The latest time of this length, and the oldest that is known, which is shorter if there is not more; both by
         slots that are over, so that no caller's report of it is still to come. None before the first is over."""
         end = self._slot(self._clock())
-        oldest = max(min((known.since for known in self._reporters.values()), default=end), end - SLOTS + 1)
+        oldest = end - min(round(known_seconds / SLOT_SECONDS), SLOTS - 1)
         slots = min(max(1, round(seconds / SLOT_SECONDS)), end - oldest)
         if slots < 1:
             return None
@@ -335,6 +347,11 @@ class TrafficTable:
                     counts = Counts({}, known.has_agent)
                     edge = TrafficEdge(known.proxy, row.kind, row.name, counts)
                     yield edge, [row.history(counter, last) for counter in counters]
+
+    def silent_seconds(self, node: str) -> float:
+        """The seconds from a caller's last report to the running slot; infinite if none is remembered."""
+        known = self._reporters.get(node)
+        return (self._slot(self._clock()) - known.latest) * SLOT_SECONDS if known is not None else math.inf
 
     def reporters(self) -> Iterator[tuple[ReportingProxy, bool]]:
         """The callers whose reports are remembered, each with whether an agent counts its requests."""

@@ -26,8 +26,8 @@ from mesh_pilot.ops.values.conditions import connected_gateways, status_now, sta
 from mesh_pilot.ops.values.left_out import left_out
 from mesh_pilot.ops.values.proxies import find_proxy, names
 from mesh_pilot.ops.values.service_traffic import edges_seen, services_seen
-from mesh_pilot.ops.values.traffic import USUAL_SECONDS, GroupBy, TrafficEnd, traffic_seen
-from mesh_pilot.ops.values.traffic_reporters import traffic_window
+from mesh_pilot.ops.values.traffic import USUAL_SECONDS, GroupBy, traffic_seen, traffic_window
+from mesh_pilot.ops.values.traffic_ends import TrafficEnd
 from mesh_pilot.ops.values.truth import kept_from, truth_now
 
 NAMED = 20

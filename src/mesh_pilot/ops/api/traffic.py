@@ -36,14 +36,16 @@ from mesh_pilot.ops.values.service_traffic import (
     services_seen,
 )
 from mesh_pilot.ops.values.traffic import (
-    INBOUND_KINDS,
     USUAL_SECONDS,
     GroupBy,
     TrafficChange,
     TrafficSeen,
+    TrafficWindow,
     traffic_seen,
+    traffic_window,
 )
-from mesh_pilot.ops.values.traffic_reporters import ReporterState, TrafficWindow, reporter_rows, traffic_window
+from mesh_pilot.ops.values.traffic_ends import INBOUND_KINDS
+from mesh_pilot.ops.values.traffic_parts import ReporterState
 from mesh_pilot.traffic.table import SLOT_SECONDS, WINDOW_SECONDS
 
 T = TypeVar("T")
@@ -126,11 +128,11 @@ async def edges(state: PlaneState, request: Request) -> Found:
             and (not service or _is_meant(service, called.name))
         )
 
-    entries = [
+    entries = await in_turns(
         _entry(number, row, row.edge.change, (row.edge.caller.name, row.edge.called.name))
         for number, row in enumerate(rows)
         if is_wanted(row)
-    ]
+    )
     piece = await trio.to_thread.run_sync(lambda: paging.assessed(entries, query, _itself))
     return TrafficAnswer(traffic_window(state, seen), piece)
 
@@ -190,11 +192,12 @@ async def listeners(state: PlaneState, request: Request) -> Found:
 )
 async def proxies(state: PlaneState, request: Request) -> Found:
     query, paging = dict(request.query_params), Paging.of(request)
+    seen = await traffic_seen(state, USUAL_SECONDS)
     found = [
         AssessedEntry(
             f"{each.proxy}/{n:07}", each, (each.proxy,), each.namespace, each.reports, _SEVERITY[each.reports]
         )
-        for n, each in enumerate(reporter_rows(state))
+        for n, each in enumerate(seen.part.reporters)
     ]
     return lambda: paging.assessed(found, query, _itself)
 

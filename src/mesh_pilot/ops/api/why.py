@@ -324,7 +324,7 @@ async def _tell_traffic(state: PlaneState, proxy: Proxy, answer: WhyAnswer) -> N
         return
     seen = await traffic_seen(state, WINDOW_SECONDS)
     own = {row.name: row.now for row in seen.rows if row.proxy.node == proxy.id and row.kind is RowKind.CLUSTER}
-    reports = any(reporter.node == proxy.id for reporter, _ in state.traffic.table.reporters())
+    reports = any(each.proxy_id == proxy.id and each.reports != "nothing" for each in seen.part.reporters)
     for step in answer.steps:
         if step.step == "cluster" and not step.details.get("missing"):
             if not reports or not seen.seconds.now:

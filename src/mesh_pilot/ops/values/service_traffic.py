@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from operator import add
 
 import attrs
 
@@ -15,19 +14,18 @@ from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.model.traffic import Counter, RowKind
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.traffic import (
-    NOTHING,
     GroupBy,
     SeenRow,
     TrafficChange,
     TrafficCounts,
     TrafficEdgeRow,
-    TrafficEnd,
-    TrafficEnds,
-    TrafficLooks,
     TrafficSeen,
     change_of_rows,
     edge_rows,
 )
+from mesh_pilot.ops.values.traffic_ends import TrafficEnd, TrafficEnds
+from mesh_pilot.ops.values.traffic_looks import TrafficLooks
+from mesh_pilot.ops.values.traffic_parts import ServiceNumbers
 from mesh_pilot.traffic.counts import together
 from mesh_pilot.traffic.table import SLOT_SECONDS, SLOTS, ReportingProxy
 from mesh_pilot.world import View
@@ -94,8 +92,9 @@ class ServicesSeen:
 
 
 async def services_seen(state: PlaneState, seen: TrafficSeen) -> ServicesSeen:
-    """The services that were called, that which got worse most first; as of half a second ago at most."""
-    return await TrafficLooks.of(state).get(("services", seen.seconds), partial(_services, state, seen))
+    """The services that were called, that which got worse most first."""
+    key, stamp = ("services", seen.asked), (seen.stamp, state.world.revision)
+    return await TrafficLooks.of(state).get(key, stamp, partial(_services, state, seen))
 
 
 async def _services(state: PlaneState, seen: TrafficSeen) -> ServicesSeen:
@@ -108,7 +107,7 @@ async def _services(state: PlaneState, seen: TrafficSeen) -> ServicesSeen:
 
     def grouped() -> Iterator[None]:
         for row in seen.rows:
-            called = ends.called(row) if row.kind is RowKind.CLUSTER else None
+            called = ends.called(row.proxy, row.name) if row.kind is RowKind.CLUSTER else None
             if called is not None and called.kind == "service":
                 calls.setdefault(ServiceKey(called.name, called.namespace), []).append(row)
             elif (called is not None and called.kind == "inbound") or row.kind is RowKind.LISTENER:
@@ -121,7 +120,7 @@ async def _services(state: PlaneState, seen: TrafficSeen) -> ServicesSeen:
             yield
 
     await in_turns(grouped())
-    series, routed = await _series(state, ends), RoutedHosts(state)
+    routed = RoutedHosts(state)
     keys = {*calls, *arrived}
 
     def row(key: ServiceKey) -> ServiceTraffic:
@@ -145,7 +144,7 @@ async def _services(state: PlaneState, seen: TrafficSeen) -> ServicesSeen:
             judged[Counter.ALLOWED] if is_judged else None,
             judged[Counter.DENIED] if is_judged else None,
             routed.by(key.host),
-            series.get(key, _NO_SERIES),
+            _series(seen.part.services.get(key)),
         )
 
     rows = await in_turns(row(key) for key in keys)
@@ -164,33 +163,14 @@ async def _services(state: PlaneState, seen: TrafficSeen) -> ServicesSeen:
     )
 
 
-async def _series(state: PlaneState, ends: TrafficEnds) -> dict[ServiceKey, TrafficSeries]:
-    """The numbers of ten minutes of each service: requests if a caller's agent counts them, else attempts, else
-    connections."""
-    found = dict[ServiceKey, tuple[list[list[int]], bool]]()
-
-    def summed() -> Iterator[None]:
-        assert state.traffic is not None
-        for edge, numbers in state.traffic.table.histories(RowKind.CLUSTER, SERIES):
-            called = ends.called(SeenRow(edge.proxy, edge.kind, edge.name, NOTHING, NOTHING))
-            if called.kind == "service":
-                key = ServiceKey(called.name, called.namespace)
-                sums, has_requests = found.get(key, (None, False))
-                if sums is not None:
-                    numbers = [[*map(add, *pair)] for pair in zip(sums, numbers, strict=True)]
-                found[key] = numbers, has_requests or edge.counts.has_requests
-            yield
-
-    if state.traffic is not None:
-        await in_turns(summed())
-    return {key: _chosen(*own) for key, own in found.items()}
-
-
-def _chosen(numbers: list[list[int]], has_requests: bool) -> TrafficSeries:
-    requests, errors, attempts, failed, connections, connect_failures = numbers
-    if has_requests and any(requests):
+def _series(own: ServiceNumbers | None) -> TrafficSeries:
+    """The numbers of ten minutes: requests if a caller's agent counts them, else attempts, else connections."""
+    if own is None:
+        return _NO_SERIES
+    requests, errors, attempts, failed, connections, connect_failures = own.numbers
+    if own.has_requests and any(requests):
         return TrafficSeries(SLOT_SECONDS, requests, errors)
-    if not has_requests and any(attempts):
+    if not own.has_requests and any(attempts):
         return TrafficSeries(SLOT_SECONDS, attempts, failed)
     return TrafficSeries(SLOT_SECONDS, connections, connect_failures)
 
@@ -213,8 +193,9 @@ class ConfiguredEdge:
 
 
 async def edges_seen(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> Sequence[ConfiguredEdge]:
-    """All edges of a look, as of half a second ago at most."""
-    return await TrafficLooks.of(state).get(("edges", seen.seconds, by), partial(configured_edges, state, seen, by))
+    """All edges of a look."""
+    key, stamp = ("edges", seen.asked, by), (seen.stamp, state.world.revision)
+    return await TrafficLooks.of(state).get(key, stamp, partial(configured_edges, state, seen, by))
 
 
 async def configured_edges(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> Sequence[ConfiguredEdge]:

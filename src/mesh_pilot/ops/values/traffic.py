@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 from math import sqrt
-from typing import Any, TypeVar
 
 import attrs
 import trio
 
 from mesh_pilot.base.in_turns import in_turns
-from mesh_pilot.mesh.names.resources import (
-    BLACK_HOLE,
-    INBOUND_PASSTHROUGH,
-    PASSTHROUGH,
-    REQUESTED_HOST,
-    Direction,
-    parse_cluster,
-)
 from mesh_pilot.model.json import SPREAD
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.traffic import Counter, RowKind
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.traffic_ends import TrafficEnd, TrafficEnds
+from mesh_pilot.ops.values.traffic_looks import TrafficLooks
+from mesh_pilot.ops.values.traffic_parts import TrafficPart, whole_part
 from mesh_pilot.ops.values.traffic_rows import traffic_edges
 from mesh_pilot.traffic.counts import Counts, Tries, together
-from mesh_pilot.traffic.table import SLOT_SECONDS, ReportingProxy
-from mesh_pilot.world import View
-
-T = TypeVar("T")
+from mesh_pilot.traffic.table import SLOT_SECONDS, ReportingProxy, TrafficEdge
 
 USUAL_SECONDS = 60
 """The length of the time that is told where nobody says how long."""
-
-INTERVAL_SECONDS = 0.5
-"""The age up to which a look at the table is used again."""
 
 SURE = 3.0
 """A multiple of the usual scatter, and a number of failures: more than both is worse than before."""
@@ -158,22 +147,6 @@ def _is_beyond_chance(more: float, now: Tries, before: Tries) -> bool:
     return more >= SURE and more > SURE * scatter
 
 
-@attrs.frozen(order=True)
-class TrafficEnd:
-    """A caller, or a destination of calls."""
-
-    kind: str
-    """A caller's: ``workload``, ``gateway``, ``proxy`` or ``namespace``. A destination's: ``service``; ``passthrough``:
-    a host that no service has; ``black_hole``: one that is refused; ``inbound`` and ``inbound_passthrough``: a proxy's
-    own application, at a port of a service or another one; ``namespace``; ``cluster``: one of another name."""
-    name: str
-    """A workload's or proxy's name, a service's host, or a cluster's name."""
-    namespace: str
-    """Empty for what has none."""
-    port: int | None = None
-    subset: str = ""
-
-
 @attrs.frozen
 class TrafficEdgeRow:
     """The calls from one to another."""
@@ -183,6 +156,34 @@ class TrafficEdgeRow:
     change: TrafficChange = attrs.field(metadata=SPREAD)
     proxies: int
     """Proxies of the caller that made these calls."""
+
+
+@attrs.frozen
+class TrafficWindow:
+    """The time that counts are of, and who counts."""
+
+    is_on: bool
+    """False if the control plane takes no reports."""
+    advice: str
+    """The thing to do, where nothing can be told; empty where something can."""
+    seconds: float
+    """The length of the time, which ended at most one interval ago; shorter than asked where no more is known."""
+    before_seconds: float
+    """The length of the time before, with which it is compared; 0 where nothing is remembered yet."""
+    is_complete: bool
+    """False if the counts of some of the time were lost."""
+    by_agents: int
+    """Proxies of which requests are known, as an agent counts them."""
+    by_load_reports: int
+    """Proxies of which only attempts are known."""
+    silent: int
+    """Connected proxies that report nothing."""
+
+
+OFF = "traffic is off by a setting of the control plane (docs/traffic.md)"
+NOBODY = "no proxy has connected yet: mesh-pilot proxy connects a machine"
+NO_REPORTER = "no proxy reports traffic: run Envoys by mesh-pilot proxy, or turn load reports on (docs/traffic.md)"
+NOT_YET = "the first reports are ten seconds away"
 
 
 # -- a look at the table
@@ -214,49 +215,29 @@ class TrafficSeen:
     seconds: TrafficSeconds
     rows: Sequence[SeenRow]
     """The rows that counted something now or before."""
-
-
-class TrafficLooks:
-    """Things that were made of the table in the last half second, whoever asks: each at most twice a second.
-
-    Mutable state: the things with their times.
-    """
-
-    def __init__(self) -> None:
-        self._lock = trio.Lock()
-        self._found: dict[object, tuple[float, Any]] = {}
-
-    def __repr__(self) -> str:
-        return f"<TrafficLooks {[*self._found]}>"
-
-    @classmethod
-    def of(cls, state: PlaneState) -> TrafficLooks:
-        """The looks of a plane."""
-        found = state.kept.get(cls)
-        if not isinstance(found, TrafficLooks):
-            found = state.kept[cls] = cls()
-        return found
-
-    async def get(self, key: object, make: Callable[[], Awaitable[T]]) -> T:
-        """The thing of a key. If cancelled, another caller makes it."""
-        async with self._lock:
-            now = trio.current_time()
-            self._found = {each: own for each, own in self._found.items() if now - own[0] < INTERVAL_SECONDS}
-            if key not in self._found:
-                self._found[key] = now, await make()
-            found: T = self._found[key][1]
-            return found
+    is_complete: bool = True
+    """False if the counts of some of the time were lost."""
+    part: TrafficPart = TrafficPart()
+    asked: float = 0.0
+    """The seconds that were asked for."""
+    stamp: object = None
+    """Another one for other rows."""
 
 
 async def traffic_seen(state: PlaneState, seconds: float) -> TrafficSeen:
-    """The latest seconds of traffic, as of half a second ago at most; empty where it is off."""
-    asked = round(seconds / SLOT_SECONDS) * SLOT_SECONDS
-    return await TrafficLooks.of(state).get(("seen", asked), partial(_look, state, asked))
+    """The latest seconds of traffic; empty where it is off."""
+    looks, asked = TrafficLooks.of(state), round(seconds / SLOT_SECONDS) * SLOT_SECONDS
+    part = await looks.get("part", None, partial(whole_part, state))
+    if state.traffic is None:
+        return TrafficSeen(TrafficSeconds(), (), part=part)
+    stamp = (state.traffic.table.slot, part.known_seconds)
+    seen = await looks.get(("seen", asked), stamp, partial(_look, state, asked, part))
+    return attrs.evolve(seen, part=part, asked=asked, stamp=stamp)
 
 
-async def _look(state: PlaneState, seconds: float) -> TrafficSeen:
+async def _look(state: PlaneState, seconds: float, part: TrafficPart) -> TrafficSeen:
     table = state.traffic.table if state.traffic is not None else None
-    windows = table.windows(seconds) if table is not None else None
+    windows = table.windows(seconds, part.known_seconds) if table is not None else None
     if table is None or windows is None:
         return TrafficSeen(TrafficSeconds(), ())
     now, before = windows
@@ -264,58 +245,55 @@ async def _look(state: PlaneState, seconds: float) -> TrafficSeen:
     half = SLOT_SECONDS / 2
     latest = await traffic_edges(state, now.begin + half, now.end - half)
     oldest = await traffic_edges(state, before.begin + half, before.end - half) if before.seconds else []
-    then = {(each.proxy.node, each.kind, each.name): each.counts for each in oldest}
-    rows = []
-    for each in latest:
-        counts = then.pop((each.proxy.node, each.kind, each.name), NOTHING)
-        rows.append(SeenRow(each.proxy, each.kind, each.name, each.counts, counts))
+    rows = await in_turns(_joined(latest, oldest))
+    is_complete = all(each.counts.is_complete for each in latest)
+    return TrafficSeen(TrafficSeconds(now.seconds, before.seconds), rows, is_complete)
+
+
+def _joined(latest: Iterable[TrafficEdge], oldest: Iterable[TrafficEdge]) -> Iterator[SeenRow]:
+    """The rows of now with those of before, and those of before alone."""
+    then: dict[tuple[str, RowKind, str], TrafficEdge] = {}
     for each in oldest:
-        if (each.proxy.node, each.kind, each.name) in then:
-            rows.append(SeenRow(each.proxy, each.kind, each.name, NOTHING, each.counts))
-    return TrafficSeen(TrafficSeconds(now.seconds, before.seconds), rows)
+        key = each.proxy.node, each.kind, each.name
+        known = then.get(key)  # a proxy that has moved to another worker has rows at both
+        then[key] = each if known is None else attrs.evolve(each, counts=together((known.counts, each.counts)))
+    for each in latest:
+        before = then.pop((each.proxy.node, each.kind, each.name), None)
+        yield SeenRow(each.proxy, each.kind, each.name, each.counts, before.counts if before is not None else NOTHING)
+    for each in then.values():
+        yield SeenRow(each.proxy, each.kind, each.name, NOTHING, each.counts)
 
 
 NOTHING = Counts()
 """No traffic."""
 
 
+def traffic_window(state: PlaneState, seen: TrafficSeen) -> TrafficWindow:
+    """The time of a look, and who counts."""
+    reporters = seen.part.reporters
+    counts = Tally(each.reports for each in reporters)
+    advice = ""
+    if state.traffic is None:
+        advice = OFF
+    elif not reporters:
+        advice = NOBODY
+    elif not counts["requests"] and not counts["attempts"]:
+        advice = NO_REPORTER
+    elif not seen.seconds.now:
+        advice = NOT_YET
+    return TrafficWindow(
+        state.traffic is not None,
+        advice,
+        seen.seconds.now,
+        seen.seconds.before,
+        seen.is_complete,
+        counts["requests"],
+        counts["attempts"],
+        counts["nothing"],
+    )
+
+
 # -- edges
-
-
-class TrafficEnds:
-    """The ends of edges, by names that statistics have. State: those that were resolved."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-        self._called: dict[tuple[str, str], TrafficEnd] = {}
-
-    def called(self, row: SeenRow) -> TrafficEnd:
-        """The destination that a row of a cluster is about."""
-        key = row.proxy.workload.namespace, row.name
-        found = self._called.get(key)
-        if found is None:
-            found = self._called[key] = self._resolved(*key)
-        return found
-
-    def _resolved(self, namespace: str, name: str) -> TrafficEnd:
-        cluster = parse_cluster(name)
-        if cluster is None:
-            return TrafficEnd(_KINDS.get(name, "cluster"), name, "")
-        if cluster.direction is Direction.INBOUND:
-            return TrafficEnd("inbound", name, "", cluster.port)
-        own = [each.namespace for each in self._view.services_named(cluster.host)]
-        found = namespace if namespace in own else next(iter(own), "")
-        return TrafficEnd("service", cluster.host, found, cluster.port, cluster.subset)
-
-
-_KINDS = {
-    PASSTHROUGH: "passthrough",
-    REQUESTED_HOST: "passthrough",
-    BLACK_HOLE: "black_hole",
-    INBOUND_PASSTHROUGH: "inbound_passthrough",
-}
-
-INBOUND_KINDS = ("inbound", "inbound_passthrough")
 
 
 class GroupBy(StrEnum):
@@ -344,7 +322,7 @@ async def edge_rows(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> Sequen
     def grouped() -> Iterator[None]:
         for row in seen.rows:
             if row.kind is RowKind.CLUSTER:
-                called = ends.called(row)
+                called = ends.called(row.proxy, row.name)
                 if by is GroupBy.NAMESPACE and called.kind == "service":
                     called = TrafficEnd("namespace", called.namespace, called.namespace)
                 groups.setdefault((caller_of(row.proxy, by), called), []).append(row)
@@ -355,7 +333,9 @@ async def edge_rows(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> Sequen
         TrafficEdgeRow(caller, called, change_of_rows(own, seen.seconds), len({row.proxy.node for row in own}))
         for (caller, called), own in groups.items()
     )
-    return sorted(rows, key=lambda each: (each.change.order, each.caller, each.called))
+    return await trio.to_thread.run_sync(
+        lambda: sorted(rows, key=lambda each: (each.change.order, each.caller, each.called))
+    )
 
 
 def change_of_rows(rows: Iterable[SeenRow], seconds: TrafficSeconds) -> TrafficChange:

@@ -92,6 +92,12 @@ class MinutesQuestion:
 
 
 @attrs.frozen
+class TrafficPartQuestion:
+    """The proxies that report traffic to a worker, and ten minutes of each service. Answered with
+    ``ops.values.traffic_parts.TrafficPart``."""
+
+
+@attrs.frozen
 class DeliveryQuestion:
     """How far a revision has come. Answered with a ``WorkerDelivery``."""
 
