@@ -94,6 +94,8 @@ VIEWS = {
     "resource": f"#/proxies/web-1.shop/CDS/outbound%7C9080%7C%7C{HOST}",
     "objects": "#/objects",
     "object": "#/objects/VirtualService/shop/reviews",
+    "calls": "#/traffic",
+    "reporters": "#/traffic/proxies",
     "gateways": "#/gateways",
     "gateway": "#/gateways/shop/edge",
     "mesh": "#/mesh",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
 
 from mesh_pilot.model.events import Endpoints, Event, Upsert
 from mesh_pilot.model.service import Endpoint, Health, Port, Protocol, Service
+from mesh_pilot.model.traffic import RowKind, TrafficRow
+from mesh_pilot.traffic.table import SLOTS, ReportingProxy
 from tests.support.manifests import manifest
+from tests.support.traffic_counts import Planted, reporting, row
 
 DOMAIN = "shop.mesh.internal"
 REVIEWS = f"reviews.{DOMAIN}"
@@ -170,3 +175,39 @@ def registry(*, is_ill: bool = False) -> Sequence[Event]:
         )
         events += [Upsert("consul", service), Upsert("consul", Endpoints(service.key, endpoints))]
     return events
+
+
+CALLS = {
+    "edge": {"web": 240, "cart": 60, "checkout": 30, "catalog": 90},
+    "web": {"catalog": 320, "search": 70, "reviews": 150},
+    "catalog": {"reviews": 210, "search": 20},
+    "reviews": {"ratings": 180},
+    "cart": {"catalog": 40, "billing.service.consul": 10},
+    "checkout": {"cart": 30, "payments": 30, "mailer.service.consul": 5},
+    "payments": {"ledger": 25, "billing.service.consul": 30},
+}
+"""Requests in ten seconds, by caller and called."""
+
+
+def plant(planted: Planted, *, is_ill: bool = False) -> None:
+    """Ten minutes of the shop's calls; where it is ill, calls of the ledger fail since a minute."""
+    for slots, share in ((SLOTS - 6, 0), (6, 0.2 if is_ill else 0)):
+        rows = {caller: [*_rows(callees, share)] for caller, callees in CALLS.items()}
+        rows["payments"].append(row("inbound_0.0.0.0_8080;", RowKind.LISTENER, allowed=27, denied=3))
+        for name in COUNTS:
+            arrived = sum(callees.get(name, 0) for callees in CALLS.values())
+            rows.setdefault(name, []).append(row("inbound|8080||", requests=arrived + 5 * (name == "search")))
+        planted.plant(*((_proxy(name), own) for name, own in rows.items()), slots=slots)
+
+
+def _proxy(name: str) -> ReportingProxy:
+    number = [*COUNTS].index(name) + 1 if name in COUNTS else 9
+    found = reporting(f"{name}-1.shop", name, f"10.1.{number}.1")
+    return attrs.evolve(found, node=found.node.replace("sidecar~", "router~")) if name == "edge" else found
+
+
+def _rows(callees: Mapping[str, int], share: float) -> Iterator[TrafficRow]:
+    for name, requests in callees.items():
+        host = name if "." in name else f"{name}.{DOMAIN}"
+        errors = round(requests * share) if name == "ledger" else requests // 100
+        yield row(f"outbound|8080||{host}", requests=requests, errors=errors, in_flight=requests // 50)

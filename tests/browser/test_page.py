@@ -111,6 +111,8 @@ def test_each_view_shows_what_it_is_for(page: Any) -> None:
         "object": ["What it makes", "weight:", "IST0101"],
         "gateways": ["shop/edge", "no connected proxy serves it"],
         "gateway": ["Port 80", "path begins with /api", HOST, "90 %"],
+        "calls": ["no proxy reports traffic"],
+        "reporters": ["web-1.shop", "nothing"],
         "mesh": ["shop/edge", "shop/web", HOST],
         "changes": ["VirtualService/shop/reviews", "refused by web-2.shop"],
         "revision": ["sent to", "timeout"],

@@ -27,6 +27,7 @@ from tests.support.browser import PlaneThread, plane_thread
 from tests.support.certificates import write_certificates
 from tests.support.credentials import write_credential
 from tests.support.curious import curious
+from tests.support.traffic_counts import Planted
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -41,6 +42,8 @@ VIEWS = {
     "now": "#/",
     "services": "#/services",
     "service": f"#/services/shop/{shop.REVIEWS}",
+    "calls": "#/traffic?namespace=shop",
+    "reporters": "#/traffic/proxies",
     "gateways": "#/gateways",
     "gateway": "#/gateways/shop/edge",
     "mesh": "#/mesh",
@@ -69,6 +72,7 @@ PICTURES = {
     "phone": Shot("now", is_ill=True, width=390, scheme="dark"),
     "services": Shot("services", is_ill=True),
     "service": Shot("service"),
+    "calls": Shot("calls", is_ill=True),
     "gateway": Shot("gateway", scheme="dark"),
     "mesh": Shot("mesh"),
     "proxies": Shot("proxies", is_ill=True),
@@ -109,6 +113,9 @@ def open_shop(folder: Path, *, is_ill: bool) -> Iterator[PlaneThread]:
             plane.start(curious, address, EnvoyNode(f"{name}-1", "shop", f"10.1.{number}.1", labels={"app": name}))
         edge = EnvoyNode("edge-1", "shop", "10.9.0.1", type=NodeType.ROUTER, labels={"app": "edge"})
         plane.start(curious, address, edge)
+        traffic = plane.plane.state.traffic
+        assert traffic is not None
+        shop.plant(Planted(traffic.table), is_ill=is_ill)
         if is_ill:
             for number in (1, 2):
                 old = EnvoyNode(f"old-{number}", "shop", f"10.8.0.{number}", labels={"app": "old"})

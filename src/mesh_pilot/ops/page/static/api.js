@@ -78,14 +78,24 @@ function answered(response, body) {
 
 const answers = new Map();
 const RARELY_MS = 10000;
+const SPARINGLY_MS = 5000;
 
 /** The same as `maybe`, for answers that cost the control plane more: the same again for ten seconds. */
-export async function rarely(parts, query = {}) {
-  const key = JSON.stringify([parts, query]);
+export function rarely(parts, query = {}) {
+  return remembered(RARELY_MS, parts, query, () => maybe(parts, query).catch(() => null));
+}
+
+/** The same as `get`, for answers that change every few seconds: the same again for five. */
+export function sparingly(parts, query = {}, signal = undefined) {
+  return remembered(SPARINGLY_MS, parts, query, () => get(parts, query, signal));
+}
+
+async function remembered(forMs, parts, query, ask) {
+  const key = JSON.stringify([forMs, parts, query]);
   const known = answers.get(key);
-  if (known && Date.now() - known.at < RARELY_MS) return known.answer;
+  if (known && Date.now() - known.at < forMs) return known.answer;
   for (const [each, { at }] of answers) if (Date.now() - at >= RARELY_MS) answers.delete(each);
-  const answer = await maybe(parts, query).catch(() => null);
+  const answer = await ask();
   answers.set(key, { at: Date.now(), answer });
   return answer;
 }

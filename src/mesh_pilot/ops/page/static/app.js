@@ -84,7 +84,8 @@ function told(kind, data) {
   } else if (kind === "beat") {
     const isOther = plane.get().boot && data.boot !== plane.get().boot;
     plane.set({ ...plane.get(), revision: data.revision, boot: data.boot });
-    if (isOther || shown.get().error || Date.now() - refreshedAt > QUIET_MS) refreshSoon();
+    const quietMs = viewOf(shown.get().parts)?.quietMs ?? QUIET_MS;
+    if (isOther || shown.get().error || Date.now() - refreshedAt > quietMs) refreshSoon();
   } else if (kind === "poll") {
     refreshSoon();
     get(["now"]).then((found) => planeIs(found.plane), () => {});

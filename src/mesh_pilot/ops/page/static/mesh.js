@@ -118,7 +118,7 @@ function Line({ of }) {
     .map(shareWords)
     .join(", ");
   return html`<g class=${`line ${[start.kind, end.kind].includes("unknown") ? "unknown" : ""} ${edges.every((each) => each.is_conditional) ? "some" : ""}`}>
-    <${Curve} from=${[start.x + BOX.width, start.y + BOX.height / 2]} to=${[x2, y2]} width=${1 + 2.5 * share} />
+    <${Curve} from=${{ x: start.x + BOX.width, y: start.y + BOX.height / 2, side: 1 }} to=${{ x: x2, y: y2, side: -1 }} width=${1 + 2.5 * share} />
     ${text ? html`<text x=${x2 - 12} y=${y2 - 6} text-anchor="end">${text.length > 24 ? `${text.slice(0, 23)}…` : text}<title>${text}</title></text>` : null}
   </g>`;
 }

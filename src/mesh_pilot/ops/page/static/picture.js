@@ -3,30 +3,29 @@
 
 import { html } from "./lib.js";
 
-/** Columns of a picture: longer ways share them. */
-const MOST_COLUMNS = 7;
-
 const SWEEPS = 4;
 const BEND = 120;
 
 /** Gives each of `boxes` (`{id, name, width, height}`) its `x` and `y`, by the `lines` (`{start, end}`) between them: a
  * column for each step from where the lines come from, and in a column near to those that lead to it. Boxes without a
- * line stand beneath, in rows of three. */
-export function layOut(boxes, lines, gap = { x: 120, y: 14 }) {
+ * line stand beneath, in rows of three. `most`: columns; longer ways share them. `resize()` may change heights, when each
+ * box has its `x`. */
+export function layOut(boxes, lines, { gap = { x: 120, y: 14 }, most = 7, resize = () => {} } = {}) {
   const joined = new Set(lines.flatMap(({ start, end }) => [start, end]));
-  const columns = columnsOf([...joined].sort(byId), lines);
+  const columns = columnsOf([...joined].sort(byId), lines, most);
   const neighbours = order(columns, lines);
   const step = { x: Math.max(0, ...boxes.map((each) => each.width)) + gap.x, y: gap.y };
-  columns.forEach((column, at) => {
+  columns.forEach((column, at) => column.forEach((box) => (box.x = at * step.x)));
+  resize();
+  for (const column of columns) {
     let y = 0;
     for (const box of column) {
       const placed = neighbours.get(box).from.filter((each) => each.y !== undefined);
       const wanted = placed.length ? mean(placed.map(middle)) - box.height / 2 : 0;
-      box.x = at * step.x;
       box.y = Math.max(y, wanted);
       y = box.y + box.height + gap.y;
     }
-  });
+  }
   const bottom = Math.max(0, ...[...joined].map((each) => each.y + each.height + 2 * gap.y));
   placeBelow(boxes.filter((each) => !joined.has(each)), bottom, step);
 }
@@ -36,7 +35,7 @@ const middle = (box) => box.y + box.height / 2;
 const mean = (numbers) => numbers.reduce((sum, each) => sum + each, 0) / numbers.length;
 
 /** Boxes by the length of the longest way to them. Of a circle, the line that closes it does not count. */
-function columnsOf(boxes, lines) {
+function columnsOf(boxes, lines, most) {
   const next = new Map(boxes.map((box) => [box, []]));
   const surplus = new Map(boxes.map((box) => [box, 0]));
   for (const { start, end } of lines) {
@@ -57,7 +56,7 @@ function columnsOf(boxes, lines) {
   const at = new Map(left.map((box, index) => [box, index]));
   const depths = new Map(left.map((box) => [box, 0]));
   for (const box of left) for (const end of next.get(box)) if (at.get(end) > at.get(box)) depths.set(end, Math.max(depths.get(end), depths.get(box) + 1));
-  const share = Math.min(1, MOST_COLUMNS / (1 + Math.max(0, ...depths.values())));
+  const share = Math.min(1, most / (1 + Math.max(0, ...depths.values())));
   const columns = [];
   for (const box of boxes) (columns[Math.floor(depths.get(box) * share)] ??= []).push(box);
   return columns.filter(Boolean);
@@ -91,16 +90,17 @@ function placeBelow(boxes, top, step) {
   }
 }
 
-/** A drawing as large as its boxes. */
-export function Drawing({ boxes, label, children }) {
-  const width = Math.max(...boxes.map((each) => each.x + each.width)) + 4;
+/** A drawing as large as its boxes, with some room to the right of them. */
+export function Drawing({ boxes, label, right = 0, children }) {
+  const width = Math.max(...boxes.map((each) => each.x + each.width)) + 4 + right;
   const height = Math.max(...boxes.map((each) => each.y + each.height)) + 4;
   return html`<svg viewBox=${`-2 -2 ${width} ${height}`} width=${width} height=${height} role="group" aria-label=${label}>${children}</svg>`;
 }
 
-/** A line with its tip, from the right side of one box to the left side of another. */
-export function Curve({ from: [x1, y1], to: [x2, y2], width }) {
-  const bend = Math.min(BEND, Math.max(40, Math.abs(x2 - x1) / 2));
-  return html`<path d=${`M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2 - 5} ${y2}`} stroke-width=${width} />
-    <path class="tip" d=${`M${x2 - 7} ${y2 - 4.5} L${x2} ${y2} L${x2 - 7} ${y2 + 4.5} Z`} />`;
+/** A line with its tip. Ends: `{x, y, side}`, of which the side is that of the box: 1 for its right, -1 for its left. */
+export function Curve({ from, to, width }) {
+  const bend = Math.min(BEND, Math.max(40, Math.abs(to.x - from.x) / 2));
+  const tip = to.x + 7 * to.side;
+  return html`<path d=${`M${from.x} ${from.y} C${from.x + bend * from.side} ${from.y} ${to.x + bend * to.side} ${to.y} ${to.x + 5 * to.side} ${to.y}`} stroke-width=${width} />
+    <path class="tip" d=${`M${tip} ${to.y - 4.5} L${to.x} ${to.y} L${tip} ${to.y + 4.5} Z`} />`;
 }

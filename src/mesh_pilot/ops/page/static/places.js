@@ -10,6 +10,7 @@ export const PLACES = [
     key: "t",
     tabs: [
       ["Services", "#/services", "s"],
+      ["Calls", "#/traffic", "l"],
       ["Gateways", "#/gateways", "g"],
       ["Mesh", "#/mesh", "m"],
     ],
@@ -30,4 +31,4 @@ export const PLACES = [
 ];
 
 /** By the first part of an address: what it is called now. */
-export const MOVED = { overview: "", history: "changes", why: "ask", traffic: "services" };
+export const MOVED = { overview: "", history: "changes", why: "ask" };

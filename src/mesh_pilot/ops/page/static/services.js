@@ -5,14 +5,19 @@ import {
   Badge, Chips, Described, Facts, Filter, Folded, Link, Name, ObjectLink, PAGE, Pager, Part, Some, State, States, Table, Time, Verdict, useAnswer,
 } from "./components.js";
 import { html, to, toQuery } from "./lib.js";
+import { Chart, Success, perSecond } from "./rates.js";
 import { Destination, Trees } from "./routes.js";
+import { CallsOf, callsOf } from "./servicecalls.js";
 import { counted, number, plain } from "./text.js";
 
 const LISTED = ["services"];
 
+/** Services of which the list has the calls: those that got worse, fail, or are called most. */
+const MOST_CALLED = 500;
+
 export const views = [
   { at: "services", place: "traffic", title: "Services", load: loadServices, show: Services },
-  { at: "services/:namespace/:host", place: "traffic", title: "Service", load: loadService, show: Service },
+  { at: "services/:namespace/:host", place: "traffic", title: "Service", load: loadService, show: Service, quietMs: 9000 },
 ];
 
 /** What a mode of mTLS means for clients. */
@@ -20,9 +25,13 @@ const MTLS = { STRICT: "required", PERMISSIVE: "accepted", DISABLE: "off", MIXED
 
 // -- the list
 
-function loadServices(parts, query, signal) {
+async function loadServices(parts, query, signal) {
   const { q, namespace, registry, state, sort, offset } = query;
-  return get(LISTED, { q, namespace, registry, state, sort: sort || "severity", offset, limit: PAGE }, signal);
+  const [found, calls] = await Promise.all([
+    get(LISTED, { q, namespace, registry, state, sort: sort || "severity", offset, limit: PAGE }, signal),
+    rarely(["traffic", "services"], { namespace, limit: MOST_CALLED }),
+  ]);
+  return { ...found, calls: new Map((calls?.items ?? []).map((each) => [`${each.service.namespace}/${each.service.name}`, each])) };
 }
 
 function Services({ data, query }) {
@@ -30,6 +39,8 @@ function Services({ data, query }) {
   if (!data.total && !isFiltered) return html`<h1>Services</h1><${NoServices} />`;
   const narrowed = (name, value) => html`<${Link} href=${toQuery(LISTED, { ...query, [name]: value, offset: "" })} text=${value} data-replace />`;
   const isIll = data.items.some((each) => each.why);
+  const callsTo = (each) => data.calls.get(`${each.namespace}/${each.host}`);
+  const hasCalls = data.items.some(callsTo);
   return html`
     <h1>Services</h1>
     <div class="toolbar">
@@ -51,10 +62,16 @@ function Services({ data, query }) {
           { head: "state", sort: "severity", cell: (each) => (each.state ? html`<${State} of=${each} />` : null) },
           ...(isIll ? [{ head: "why", class: "text", cell: (each) => html`<${Name} text=${each.why} />` }] : []),
           { head: "healthy", sort: "healthy", isNumber: true, cell: (each) => html`<span>${number(each.healthy)} <span class="quiet">of ${number(each.endpoints)}</span></span>` },
+          ...(hasCalls
+            ? [
+                { head: "calls a second", isNumber: true, cell: (each) => html`<${Calls} of=${callsTo(each)} />` },
+                { head: "success", word: "success", isNumber: true, cell: (each) => (callsTo(each) ? html`<${Success} of=${callsTo(each)} />` : null) },
+              ]
+            : []),
           { head: "clients", word: "clients", sort: "clients", isNumber: true, class: "minor", isDescending: true, cell: (each) => number(each.clients) },
           { head: "routes", word: "routes", sort: "routes", isNumber: true, class: "minor", isDescending: true, cell: (each) => number(each.routes) },
           { head: "mTLS", word: "mTLS", sort: "mtls", cell: (each) => MTLS[each.mtls] ?? "" },
-          { head: "ports", class: "minor", cell: (each) => html`<${Some} list=${each.ports} most=${3} shown=${(port) => html`<${Name} text=${`${port.number} ${port.protocol}`} />`} />` },
+          ...(hasCalls ? [] : [{ head: "ports", class: "minor", cell: (each) => html`<${Some} list=${each.ports} most=${3} shown=${(port) => html`<${Name} text=${`${port.number} ${port.protocol}`} />`} />` }]),
           { head: "namespace", sort: "namespace", cell: (each) => narrowed("namespace", each.namespace) },
           { head: "source", sort: "registry", class: "minor", cell: (each) => narrowed("registry", each.registry) },
         ]}
@@ -62,6 +79,12 @@ function Services({ data, query }) {
       <${Pager} found=${data} parts=${LISTED} query=${query} at="bottom" />
     </section>
   `;
+}
+
+/** Ten minutes of calls, and how many a second there are now. */
+function Calls({ of }) {
+  if (!of) return null;
+  return html`<span class="calls-of"><${Chart} of=${of.series} unit=${of.unit} /> <a href=${toQuery(["traffic"], { namespace: of.service.namespace, q: of.service.name })}>${perSecond(of.per_second)}</a></span>`;
 }
 
 function NoServices() {
@@ -83,7 +106,7 @@ async function loadService(parts, query, signal) {
     maybe(["services", namespace, host, "routes"], {}, signal),
     rarely(["describe", "service", host], { namespace }),
   ]);
-  return { own, tree, described };
+  return { own, tree, described, calls: await callsOf(own) };
 }
 
 /** The section about objects of which proxies do not have the newest version. */
@@ -93,7 +116,7 @@ const ELSEWHERE = "Not in force";
 const KNOWN = ["Service", "Ports", "Endpoints", "Routing", "Traffic policy", ELSEWHERE];
 
 function Service({ data, parts, query }) {
-  const { own, tree, described } = data;
+  const { own, tree, described, calls } = data;
   const healthy = own.health?.HEALTHY ?? 0;
   const port = own.ports?.[0]?.number;
   const objects = objectsOf(own, tree);
@@ -118,6 +141,7 @@ function Service({ data, parts, query }) {
       />
     </section>
     ${described?.sections.some((each) => each.title.startsWith(ELSEWHERE)) ? html`<${Part} title="Not in force as written"><${Described} described=${described} only=${ELSEWHERE} /><//>` : null}
+    ${calls ? html`<${CallsOf} calls=${calls} namespace=${own.namespace} />` : null}
     ${own.endpoints_total ? html`<${Endpoints} own=${own} parts=${parts} query=${query} />` : null}
     <div class="beside">
       <div>
