@@ -10,9 +10,10 @@ from typing import Any
 import attrs
 import pytest
 
+from mesh_pilot.model.history import EdgeOutcome, RevisionTraffic
 from tests.browser import calls
 from tests.browser.looking import arrived, go, looking, shown
-from tests.browser.mesh import GOOD
+from tests.browser.mesh import GOOD, HOST
 from tests.browser.test_page import Given
 from tests.support.browser import PlaneThread, plane_thread
 from tests.support.traffic_counts import Planted, reporting, row
@@ -263,17 +264,19 @@ def test_where_nobody_reports_it_says_what_to_do(chromium: Any, tmp_path: Path) 
             assert page.locator(".graph").count() == 0
             go(page, "#/services")
             assert "calls a second" not in shown(page)
-            page.route(
-                "**/api/v1/traffic?*", lambda route: route.fulfill(json={**EMPTY, "advice": "traffic is off: so"})
-            )
-            page.route("**/api/v1/traffic/services?*", lambda route: route.fulfill(status=404, json={"error": "no"}))
-            page.reload()
-            go(page, "#/traffic")
-            assert "traffic is off: so" in shown(page)
 
 
-EMPTY = {"is_on": False, "seconds": 0, "before_seconds": 0, "is_complete": True, "by_agents": 0, "by_load_reports": 0}
-EMPTY |= {"silent": 0, "items": [], "total": 0, "offset": 0, "counts": {}}
+def test_where_traffic_is_off_it_says_so(chromium: Any, tmp_path: Path) -> None:
+    (tmp_path / "mesh.yaml").write_text(GOOD)
+    with plane_thread(tmp_path, traffic_reports=None) as plane:
+        plane.connect("web-1")
+        for page in looking(chromium, plane.url):
+            for view in ("#/traffic", f"#/services/shop/{HOST}"):
+                go(page, view)
+                assert "traffic is off by a setting" in shown(page)
+                assert page.locator(".graph").count() == 0
+            go(page, "#/traffic/proxies")
+            assert "web-1.shop" in shown(page)
 
 
 def test_a_mesh_with_one_namespace_shows_its_services_at_once_and_odd_names_as_text(
@@ -292,3 +295,22 @@ def test_a_mesh_with_one_namespace_shows_its_services_at_once_and_odd_names_as_t
             assert "\\u{200b}" in page.locator("#calls-table").inner_text()
             assert page.locator("main img").count() == 0 and page.title().endswith("· mesh-pilot")
             assert "There is nothing to compare with yet" in shown(page)
+
+
+def test_a_revision_after_which_calls_fail_more_often_is_marked_with_words(chromium: Any, tmp_path: Path) -> None:
+    (tmp_path / "mesh.yaml").write_text(GOOD)
+    edge = EdgeOutcome("web", "shop", "ratings.shop.svc.cluster.local:9080", "requests", 400, 2, 410, 84, "worse")
+    worse = RevisionTraffic(1, "worse", 31, (edge,), 2, 4000, 12, 4080, 219, 10, 4, 7, True)
+    with plane_thread(tmp_path) as plane:
+        plane.plane.state.revisions.traffic[1] = worse
+        for page in looking(chromium, plane.url):
+            for view in ("#/", "#/changes"):
+                go(page, view)
+                badge = page.locator(".change .outcome .badge.bad")
+                assert badge.inner_text() == "worse after"
+            page.locator(".change a[data-entry]").last.click()
+            page.get_by_text("Traffic after it").wait_for()
+            found = shown(page)
+            assert "Worse on 2 of 31 edges. 12 of 4,000 failed (0.3 %) in 10 minutes before" in found
+            assert "219 of 4,080 failed (5.4 %) in 4 minutes after. Until revision 7" in found
+            assert "84 of 410 failed (20 %)" in page.get_by_role("table", name="Calls that got worse").inner_text()

@@ -3,6 +3,7 @@
 import { get, maybe } from "./api.js";
 import { Badge, Chips, Clock, Diff, Facts, Filter, Link, Name, ObjectLink, Part, Some, Table, Time, Word, bytes } from "./components.js";
 import { html, to, toQuery, useEffect, useState } from "./lib.js";
+import { percent } from "./rates.js";
 import { Rollout } from "./rollout.js";
 import { counted, duration, number } from "./text.js";
 
@@ -96,9 +97,42 @@ function Outcome({ of }) {
   if (nacks) {
     return html`<${Badge} text=${`refused by ${of.refused_by?.length ? of.refused_by[0] : number(nacks)}${of.refused_by?.length > 1 ? ` and ${number(Math.max(nacks, of.refused_by.length) - 1)} more` : ""}`} severity="error" sign />`;
   }
+  if (of.traffic?.verdict === "worse") return html`<${Badge} text="worse after" severity="error" sign /> <span class="worst"><${Name} text=${worst(of.traffic)} /></span>`;
   if (of.waiting) return html`<${Badge} text=${`${counted(of.waiting, "proxy")} ${of.waiting === 1 ? "has" : "have"} not answered`} severity="warning" sign />`;
   if (!of.proxies) return "no proxy";
   return `${counted(of.proxies, "proxy")}${of.acked_seconds !== null && of.acked_seconds !== undefined ? `, ${duration(of.acked_seconds)}` : ""}`;
+}
+
+/** The edge that got worse most, in words. */
+function worst({ worse: [first] }) {
+  return first ? `${first.caller}.${first.namespace} to ${first.called || "all that it calls"}` : "";
+}
+
+/** What became of the calls that a revision touched. */
+function AfterIt({ of }) {
+  const failed = (tries, failures) => `${number(failures)} of ${number(tries)} failed${tries ? ` (${failures ? percent(failures / tries) : "0 %"})` : ""}`;
+  return html`<${Part} title=${html`Traffic after it: <${Word} text=${of.verdict} word=${`${of.verdict} after`} />`}>
+    <p>
+      ${of.worse_edges ? `Worse on ${number(of.worse_edges)} of ${counted(of.edges, "edge")}. ` : ""}${failed(of.tries_before, of.failures_before)} in
+      ${" "}${counted(of.minutes_before, "minute")} before, ${failed(of.tries_after, of.failures_after)} in ${counted(of.minutes_after, "minute")} after.
+      ${of.cut_by === null ? "" : html` Until <a href=${to("changes", of.cut_by)}>revision ${of.cut_by}</a>, which touches some of the same calls.`}
+      ${of.is_complete ? "" : " Some of the counts were lost."}
+    </p>
+    ${of.worse.length
+      ? html`<${Table}
+          label="Calls that got worse"
+          rows=${of.worse}
+          keyed=${(each) => `${each.caller} ${each.namespace} ${each.called}`}
+          columns=${[
+            { head: "caller", cell: (each) => html`<${Link} href=${toQuery(["traffic"], { namespace: each.namespace, q: each.caller })} text=${`${each.caller}.${each.namespace}`} entry />` },
+            { head: "calls", cell: (each) => html`<${Name} text=${each.called || "all that it calls of these"} />` },
+            { head: "before", cell: (each) => failed(each.tries_before, each.failures_before) },
+            { head: "after", cell: (each) => failed(each.tries_after, each.failures_after) },
+            { head: "of", cell: (each) => each.unit },
+          ]}
+        />`
+      : null}
+  <//>`;
 }
 
 async function loadRevision(parts, query, signal) {
@@ -142,6 +176,7 @@ function Revision({ data, parts }) {
           </ul>
         <//>`
       : null}
+    ${own.traffic ? html`<${AfterIt} of=${own.traffic} />` : null}
     <${Part} title="What changed"><${Differences} own=${own} differences=${differences} /><//>
     ${nav}
   `;
