@@ -148,8 +148,8 @@ def test_load_reports_alone_are_judged_by_attempts() -> None:
 
 def test_a_healthy_change_reaches_all_unattended() -> None:
     fleet = fleet_of()
-    fleet.errors = {client.proxy.name: 0.01 for client in fleet.clients}
-    fleet.run(150)
+    fleet.errors = {client.proxy.name: 0.002 for client in fleet.clients}
+    fleet.run(400)
     assert fleet.phase is RolloutPhase.OFF
     assert not fleet.world.overlays
 

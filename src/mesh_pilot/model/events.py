@@ -223,6 +223,8 @@ class RolloutPlan:
     """or patterns of their names."""
     judged_by: str = "not worse"
     """The condition under which it continues; ``safety.rollout.conditions`` has the grammar."""
+    by_weights: bool = False
+    """True if a change of weights goes to all proxies, in steps of its way: shares are of that then."""
 
     @property
     def selects(self) -> bool:
@@ -241,6 +243,13 @@ class NewValue:
     old: tuple[Item, ...]
     is_held: bool = False
     """True if it was taken back: all proxies get the old value."""
+    start: tuple[Item, ...] = ()
+    """The value before, where ``old`` has weights between that one's and the new one's; else empty."""
+
+    @property
+    def before(self) -> tuple[Item, ...]:
+        """The value before the change."""
+        return self.start or self.old
 
 
 @attrs.frozen

@@ -73,6 +73,12 @@ def command() -> None:
     metavar="PERCENT,...",
     help="The shares after that.  [default: 5,25,50,100]",
 )
+@click.option(
+    "--by",
+    type=click.Choice(["proxies", "weights"]),
+    default="proxies",
+    help="weights: the next change of nothing but weights of VirtualServices reaches all proxies, in steps of its way.",
+)
 @click.option("--interval", type=duration, default="2m", help="The time that a step takes at least.")
 @click.option(
     "--while",
@@ -94,6 +100,7 @@ def start(
     proxies: tuple[str, ...],
     steps: tuple[float, ...] | None,
     interval: float,
+    by: str,
     judged_by: str,
     within: float | None,
     output: str,
@@ -106,7 +113,9 @@ def start(
     if canary is not None and (selector or proxies):
         raise click.UsageError("--canary and --selector or --proxies exclude each other")
     plan = {"canary": canary, "labels": selector, "names": list(proxies), "interval": interval, "within": within}
-    return _print(plane.post("/rollout", {**plan, "judged_by": judged_by, "steps": list(steps or ())}), output)
+    return _print(
+        plane.post("/rollout", {**plan, "by": by, "judged_by": judged_by, "steps": list(steps or ())}), output
+    )
 
 
 @command.command("status", epilog=examples("mesh-pilot rollout status", "mesh-pilot rollout status -o json"))
@@ -169,19 +178,15 @@ def status_lines(found: Any) -> Iterator[str]:
         return
     steps = ", ".join("selected" if each == 0 else f"{each:g}%" for each in found["steps"])
     if phase == "armed":
-        yield f"armed: the next change goes to the proxies by steps ({steps}; {found['interval']:g} seconds each)"
+        what = "change of weights goes to all proxies" if found["by"] == "weights" else "change goes to the proxies"
+        yield f"armed: the next {what} by steps ({steps}; {found['interval']:g} seconds each)"
         return
     if phase == "taken back":
         yield f"taken back: {found['reason']}"
         yield "all proxies have the old objects until one of these changes, or mesh-pilot rollout promote"
     else:
-        canary = found["canary"]
         yield f"{phase}: step {found['step']} of {len(found['steps'])} ({steps})"
-        yield f"  {canary['connected']} of {found['proxies']} proxies have it, {canary['accepted']} accepted it: " + (
-            ", ".join(canary["names"][:NAMED]) + (", ..." if canary["connected"] > NAMED else "")
-        )
-        waits = f"waits for {found['waits_for']}" if found["waits_for"] else ""
-        yield from (f"  {line}" for line in (waits, found["traffic"]) if line)
+        yield from _canary_lines(found)
     yield f"  {counted(found['changes'], 'object')}:"
     for each in found["objects"][:NAMED]:
         where = f" ({each['where']})" if each["where"] else ""
@@ -189,3 +194,17 @@ def status_lines(found: Any) -> Iterator[str]:
         yield f"    {each['object']}{where}{note}"
     if found["changes"] > NAMED:
         yield "    ... (see -o json)"
+
+
+def _canary_lines(found: Any) -> Iterator[str]:
+    """The proxies of a rollout that runs, and what it waits for."""
+    canary = found["canary"]
+    if found["by"] == "weights":
+        yield f"  all proxies have weights {found['share']:g} % of the way"
+    yield f"  {canary['connected']} of {found['proxies']} proxies have it, {canary['accepted']} accepted it: " + (
+        ", ".join(canary["names"][:NAMED]) + (", ..." if canary["connected"] > NAMED else "")
+    )
+    if found["waits_for"]:
+        yield f"  waits for {found['waits_for']}"
+    if found["traffic"]:
+        yield f"  {found['traffic']}"

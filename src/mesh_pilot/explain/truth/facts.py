@@ -333,8 +333,9 @@ def gather(
         )
     if progress is not None and progress.state is not None:
         own = progress.state
+        way = f", {own.share:g} % of the way" if own.plan.by_weights and own.is_running else ""
         found = attrs.evolve(
-            found, changes=own.changes, phase=str(progress.phase), reason=own.reason, has_new=progress.has_new
+            found, changes=own.changes, phase=f"{progress.phase}{way}", reason=own.reason, has_new=progress.has_new
         )
     return found
 

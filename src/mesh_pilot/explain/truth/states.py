@@ -159,7 +159,9 @@ def truth_of_object(facts: GateFacts) -> Truth:
         why = f"the version before is in force: {facts.rollout}"
         return Truth(TruthState.TAKEN_BACK, why, served=served, has_newest=False)
     if has_old:
-        why = f"it has the version before; rollout: {facts.rollout}"
+        is_between = facts.change is not None and facts.change.start
+        what = "weights between the version before and the newest" if is_between else "the version before"
+        why = f"it has {what}; rollout: {facts.rollout}"
         return Truth(TruthState.CANARY, why, served=served, has_newest=False)
     at_proxy = _worst(facts.resources)
     if at_proxy is not None:

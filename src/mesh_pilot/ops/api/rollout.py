@@ -34,6 +34,7 @@ PLAN = object_of(
     labels={"type": "object"},
     names=list_of(TEXT),
     judged_by=TEXT,
+    by=TEXT,
 )
 
 
@@ -62,7 +63,7 @@ class RolloutProgress:
 
     step: int
     steps: Sequence[float]
-    """Percentages of the proxies."""
+    """Percentages of the proxies; of the way of weights if it is by weights."""
     share: float
     """The percentage of now."""
     interval: float
@@ -76,6 +77,8 @@ class RolloutProgress:
     objects: Sequence[RolloutObject]
     """The first of the changed objects."""
     waits_for: str
+    by: str
+    """``proxies`` or ``weights``."""
     judged_by: str
     """The condition on the canary's traffic."""
     traffic: str
@@ -150,8 +153,9 @@ def rollout_status(controller: RolloutController | None) -> RolloutStatus:
     if controller is None or state is None:
         return RolloutStatus(RolloutPhase.OFF)
     members, plan = controller.members(), state.plan
-    present = sorted(member.name for node, member in members.items() if controller.progress.has_new(node))
-    accepted = sum(member.has_accepted for node, member in members.items() if controller.progress.has_new(node))
+    taking_part = [member for node, member in members.items() if controller.progress.takes_part(node)]
+    present = sorted(member.name for member in taking_part)
+    accepted = sum(member.has_accepted for member in taking_part)
     progress = RolloutProgress(
         step=state.step + 1,
         steps=plan.steps,
@@ -165,6 +169,7 @@ def rollout_status(controller: RolloutController | None) -> RolloutStatus:
         changes=len(state.changes),
         objects=[RolloutObject(name_of(c.key), place_of(c), c.is_held) for c in state.changes[:NAMED]],
         waits_for=controller.waits_for(members),
+        by="weights" if plan.by_weights else "proxies",
         judged_by=plan.judged_by,
         traffic=controller.finding.says,
         reason=state.reason,
@@ -212,7 +217,7 @@ _TYPES: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("canary", "interval", "within"), _is_number),
     "steps": partial(_is_list_of, _is_number),
     "names": partial(_is_list_of, _is_text),
-    "judged_by": _is_text,
+    **dict.fromkeys(("judged_by", "by"), _is_text),
     "labels": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
 }
 """The members of a plan, each with a check."""

@@ -11,6 +11,7 @@ A rollout is an item of the World, written by the reducer in the same revision a
 one there is no overlay, and nothing is computed that would not be computed anyway.
 
 - ``progress``: the pure state machine, with time and proxies given.
+- ``weights``: weights on their way, for a rollout that reaches all proxies by steps of a change of weights.
 - ``conditions``: what is asked of the canary's traffic; ``judge``: whether it is so.
 - ``controller``: tells it what changes, connects, accepts and refuses, and the reducer what follows.
 """

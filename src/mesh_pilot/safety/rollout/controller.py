@@ -216,7 +216,7 @@ class RolloutController:
         if KEY in changed:
             for number, client in self._clients.items():
                 client.has_accepted = False
-                client.may_have_new = client.may_have_new or self.progress.has_new(client.proxy.id)
+                client.may_have_new = client.may_have_new or self.progress.takes_part(client.proxy.id)
                 if self.progress.state is None:
                     self._hand_over(number, client)
             self._news.set()
@@ -282,7 +282,7 @@ class RolloutController:
 
     def joined(self, client: int, proxy: Proxy, stream: Stream, release: Callable[[], None]) -> None:
         self._inner.joined(client, proxy, stream, release)
-        self._clients[client] = _Client(proxy, stream, may_have_new=self.progress.has_new(proxy.id))
+        self._clients[client] = _Client(proxy, stream, may_have_new=self.progress.takes_part(proxy.id))
         if self.progress.state is not None:
             self._news.set()
 
@@ -339,7 +339,7 @@ class RolloutController:
         """A client has answered all that there is to send to it."""
         found = self._clients.get(client)
         if found is not None and not self._is_behind:
-            if not self.progress.has_new(found.proxy.id):
+            if not self.progress.takes_part(found.proxy.id):
                 self._hand_over(client, found)
             if not found.has_accepted and not _is_refusing(found.stream):
                 found.has_accepted = True

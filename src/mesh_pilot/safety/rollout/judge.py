@@ -2,7 +2,8 @@
 
 A subject is what a workload does: its requests to a service, what arrives at one of its ports or listeners, what its
 policies deny. The canary's proxies are compared with the others of the same workload, or of any other workload that
-calls the service if the workload has no others; and with themselves before they had the new values.
+calls the service if the workload has no others; and with themselves before they had the new values. In a rollout by
+weights it is the destinations that gain weight against those that lose it.
 
 Only slots that are over are read, each once, so that a look costs what ten seconds of traffic cost.
 """
@@ -22,6 +23,7 @@ from mesh_pilot.model.events import NewValue, RolloutState
 from mesh_pilot.model.traffic import Counter, RowKind
 from mesh_pilot.safety.quarantine.verdicts import name_of
 from mesh_pilot.safety.rollout.conditions import RolloutCondition, condition_of
+from mesh_pilot.safety.rollout.weights import shifted
 from mesh_pilot.traffic.counts import Tries
 from mesh_pilot.traffic.judging import (
     DOUBT,
@@ -55,6 +57,7 @@ class SubjectKind(StrEnum):
     NO_ROUTE = "without a route at listener"
     NO_CLUSTER = "to a cluster that does not exist at listener"
     DENIED = "denied by policies at listener"
+    WEIGHTED = "to where weight goes by"
 
 
 class Subject(NamedTuple):
@@ -71,7 +74,14 @@ class Subject(NamedTuple):
         return self.name.rpartition(":")[0] if self.kind is SubjectKind.CALLS else ""
 
     def __str__(self) -> str:
+        if self.kind is SubjectKind.WEIGHTED:
+            return f"{self.unit.name.lower()} {self.kind} {self.name}"
         return f"{self.unit.name.lower()} of {self.workload} {self.kind} {self.name}"
+
+
+_HERE = {False: " in the canary", True: ""}
+_ELSEWHERE = {False: "at the others", True: "where it comes from"}
+"""The sides of a rollout by proxies, and of one by weights."""
 
 
 class _Side:
@@ -106,6 +116,9 @@ class _Side:
 
 _Sides = dict[Subject, _Side]
 
+_Shifted = dict[tuple[str, str], tuple[str, bool]]
+"""The object, by host and subset, that changes the weight of a destination, and whether it gains."""
+
 
 @attrs.frozen
 class TrafficFinding:
@@ -135,6 +148,8 @@ class RolloutJudge:
         self._canary: _Sides = {}
         self._others: _Sides = {}
         self._before: _Sides = {}
+        self._shifted: _Shifted = {}
+        """The destinations whose weights change, if it is those that are rolled out."""
         self.finding = TrafficFinding()
 
     def __repr__(self) -> str:
@@ -152,33 +167,41 @@ class RolloutJudge:
         self.finding = TrafficFinding()
 
     def look(
-        self, state: RolloutState, since: float, members: Collection[str], has_new: Callable[[str], bool], now: float
+        self,
+        state: RolloutState,
+        since: float,
+        members: Mapping[str, object],
+        has_new: Callable[[str], bool],
+        now: float,
     ) -> TrafficFinding:
-        """Read the slots that are over, and judge. ``since``: the beginning of the step; ``members``: node ids of the
-        connected proxies."""
+        """Read the slots that are over, and judge. ``since``: the beginning of the step; ``members``: the connected
+        proxies by node id."""
         condition = condition_of(state.plan.judged_by)
-        if not condition:
-            self.finding = TrafficFinding(says="traffic is not judged: by acks alone")
-            return self.finding
-        canary = [node for node in members if has_new(node)]
+        self._shifted = self._shifts(state)
+        canary = [node for node in members if has_new(node) or state.plan.by_weights]
         chosen = frozenset(state.canary if state.share < 100 else (*state.canary, *canary))
+        # While the first proxies are selected by name or label, more of them may join in the middle of the step.
         if since != self._since or (state.share < 100 and chosen != self._nodes):
             self._begin(chosen, since, now)
         reporting = {proxy.node for proxy, _ in self._table.reporters()}
         mine = [node for node in canary if node in reporting][:MOST_PROXIES]
-        if not mine:
-            self.finding = TrafficFinding(says="traffic is not judged: none of the canary's proxies reports any")
-            return self.finding
-        others = [node for node in members if node in reporting and not has_new(node)][:MOST_PROXIES]
         slot = math.floor(now / SLOT_SECONDS)
-        if slot > self._next or not self.finding.says:
-            self._read_slots(mine, others, slot)
+        if not condition:
+            self.finding = TrafficFinding(says="traffic is not judged: by acks alone")
+        elif not mine:
+            self.finding = TrafficFinding(says="traffic is not judged: none of the canary's proxies reports any")
+        elif slot > self._next or not self._looks:
+            others = members.keys() & reporting - {*canary}
+            self._read_slots(mine, [*others][:MOST_PROXIES], slot)
             self.finding = self._judge(condition, state.changes)
         return self.finding
 
     def _read_slots(self, mine: Collection[str], others: Collection[str], end: int) -> None:
         for slot in range(max(self._next, end - SLOTS), end):
             span = slot * SLOT_SECONDS, (slot + 1) * SLOT_SECONDS
+            if self._shifted:
+                self._read_shifted(mine, span, self._canary, self._others)
+                continue
             _read(self._table, mine, span, self._canary)
             _read(self._table, others, span, self._others)
         self._looks += bool(self._canary)
@@ -190,13 +213,39 @@ class RolloutJudge:
         new = [*(nodes - self._nodes)][:MOST_PROXIES]
         end = math.floor(now / SLOT_SECONDS) * SLOT_SECONDS
         for number in range(SPANS):
-            _read(self._table, new, (end - (number + 1) * SPAN_SECONDS, end - number * SPAN_SECONDS), self._before)
+            span = end - (number + 1) * SPAN_SECONDS, end - number * SPAN_SECONDS
+            if self._shifted and not self._step:
+                self._read_shifted(None, span, {}, self._before)
+            elif not self._shifted:
+                _read(self._table, new, span, self._before)
         self._nodes, self._since = nodes, since
         self._next = math.floor(now / SLOT_SECONDS)
         self._canary, self._others = {}, {}
         self._step += 1
         self._looks = 0
         self.finding = TrafficFinding()
+
+    def _shifts(self, state: RolloutState) -> _Shifted:
+        found: _Shifted = {}
+        for change in state.changes if state.plan.by_weights else ():
+            for gains, destinations in zip((True, False), shifted(change.before, change.new), strict=True):
+                for host, subset in destinations:
+                    found[self._full_host(host, change.key[2]), subset] = name_of(change.key), gains
+        return found
+
+    def _read_shifted(
+        self, nodes: Collection[str] | None, span: tuple[float, float], gaining: _Sides, losing: _Sides
+    ) -> None:
+        """Add what proxies counted at destinations whose weights change."""
+        for edge in self._table.edges(*span, nodes=nodes):
+            cluster = edge.cluster
+            place = self._shifted.get((cluster.host, cluster.subset)) if cluster is not None else None
+            for subject, pair in _subjects(edge) if place is not None else ():
+                name, gains = place or ("", False)
+                side = (gaining if gains else losing).setdefault(
+                    Subject("", SubjectKind.WEIGHTED, name, subject.unit), _Side()
+                )
+                side.add(edge.proxy.node, span[0], *pair)
 
     # -- judging
 
@@ -215,9 +264,11 @@ class RolloutJudge:
             why = self._worse(condition, subject, others, before, alpha)
             if why:
                 return TrafficFinding(f"{why}; {self._cause(changes, subject)}", says=self._says())
-        return TrafficFinding(waits=self._waits(condition, changes, references), says=self._says())
+        return TrafficFinding(waits=self._waits(condition, changes), says=self._says())
 
     def _references(self, subject: Subject, of_all: _Sides) -> tuple[_Side | None, _Side | None]:
+        if subject.kind is SubjectKind.WEIGHTED:  # a destination that was bad before is no better for more weight
+            return self._others.get(subject) or self._before.get(subject), None
         others = self._others.get(subject) or of_all.get(subject._replace(workload=""))
         return others, self._before.get(subject)
 
@@ -225,60 +276,68 @@ class RolloutJudge:
         self, condition: RolloutCondition, subject: Subject, others: _Side | None, before: _Side | None, alpha: float
     ) -> str:
         own = self._canary[subject].group(subject.unit)
+        here = _HERE[bool(self._shifted)]
         if condition.not_worse:
             found = judged(own, _group(others, subject), _group(before, subject), alpha)
             if found is not None and found.verdict is TrafficVerdict.WORSE:
                 than = ", ".join(
                     f"{_share(side)} {whose}"
-                    for side, whose in ((others, "at the others"), (before, "before"))
+                    for side, whose in ((others, _ELSEWHERE[bool(self._shifted)]), (before, "before"))
                     if side is not None and side.number
                 )
-                return f"{subject} fail more often: {_share(self._canary[subject])} in the canary, {than}"
+                return f"{subject} fail more often: {_share(self._canary[subject])}{here}, {than}"
         bound = condition.errors
         if bound is not None and own.total.number:
             scattered = max(dispersion_of(own.proxies), dispersion_of(own.slots))
             if at_least(own.total.failures / scattered, own.total.number / scattered, bound) <= alpha:
-                return f"{subject} fail at {bound:.2%} or more: {_share(self._canary[subject])} in the canary"
+                return f"{subject} fail at {bound:.2%} or more: {_share(self._canary[subject])}{here}"
         return ""
 
-    def _waits(
-        self,
-        condition: RolloutCondition,
-        changes: Iterable[NewValue],
-        references: Mapping[Subject, tuple[_Side | None, _Side | None]],
-    ) -> str:
+    def _waits(self, condition: RolloutCondition, changes: Iterable[NewValue]) -> str:
         """The service that the change is about, or else all traffic together, of which too little is known."""
-        # Traffic is summed by service, or wholly: a service that is hardly ever called must not hold up each change.
-        sums: dict[tuple[str, Counter], tuple[Pair, Pair, Pair]] = {}
         seen = {*self._canary, *self._others, *self._before}
         hosts = frozenset(host for change in changes for host in self._hosts(change))
         touched = frozenset(each.host for each in seen if each.host and _has_host(hosts, each.host))
-        for subject in seen:
-            if subject.kind not in (SubjectKind.CALLS, SubjectKind.ARRIVING):
-                continue
-            if touched and subject.host not in touched:
-                continue
-            key = (subject.name if touched else "", subject.unit)
-            known = sums.get(key, ((0, 0), (0, 0), (0, 0)))
-            sums[key] = (
-                _plus(known[0], _pair(self._canary.get(subject))),
-                _plus(known[1], _pair(self._others.get(subject))),
-                _plus(known[2], _pair(self._before.get(subject))),
-            )
+        sums = self._sums(seen, touched)
         if not any(own[0] for own, _, _ in sums.values()):
             return "traffic: there was none yet" + (f" to {', '.join(sorted(touched)[:3])}" if touched else "")
-        for (name, unit), (own, others, before) in sorted(sums.items()):
-            total = Tries(*own, unit)
-            needed = _needed(condition, total, Tries(*others, unit), Tries(*before, unit))
+        best: dict[str, Counter] = {}  # of requests, attempts and connections those that there are most of
+        for (name, unit), pairs in sums.items():
+            if name not in best or sum(pair[0] for pair in pairs) > sum(pair[0] for pair in sums[name, best[name]]):
+                best[name] = unit
+        for name, unit in sorted(best.items()):
+            own, others, before = (Tries(*pair, unit) for pair in sums[name, unit])
+            needed = _needed(condition, own, others, before)
             if needed:
-                what = f"{unit.name.lower()}{f' to {name}' if name else ''}"
-                return f"more traffic: {total.number:,} of about {needed:,} {what} so far"
+                return f"more traffic: {own.number:,} of about {needed:,} {unit.name.lower()}{name} so far"
         return ""
 
+    def _sums(
+        self, seen: Iterable[Subject], touched: Collection[str]
+    ) -> dict[tuple[str, Counter], tuple[Pair, Pair, Pair]]:
+        """The traffic to each of some services, or to all without any: the canary's, that of the others, and that of
+        before. A service that is hardly ever called does not hold up a change of something else."""
+        sums: dict[tuple[str, Counter], tuple[Pair, Pair, Pair]] = {}
+        for subject in seen:
+            is_weighted = subject.kind is SubjectKind.WEIGHTED
+            is_counted = subject.kind in (SubjectKind.CALLS, SubjectKind.ARRIVING) and not self._shifted
+            if not is_weighted and (not is_counted or (touched and subject.host not in touched)):
+                continue
+            key = (f" {subject.kind} {subject.name}" if touched or is_weighted else "", subject.unit)
+            own, others, before = sums.get(key, ((0, 0), (0, 0), (0, 0)))
+            sums[key] = (
+                _plus(own, _pair(self._canary.get(subject))),
+                _plus(others, _pair(self._others.get(subject))),
+                _plus(before, _pair(self._before.get(subject))),
+            )
+        return sums
+
     def _says(self) -> str:
-        calls = [side for key, side in self._canary.items() if key.kind is SubjectKind.CALLS]
+        kinds = (SubjectKind.CALLS, SubjectKind.WEIGHTED)
+        calls = [side for key, side in self._canary.items() if key.kind in kinds]
         number, failures = sum(side.number for side in calls), sum(side.failures for side in calls)
-        return f"traffic is judged: {number:,} calls of the canary in this step, {failures:,} failed"
+        whose = "where weight goes" if self._shifted else "of the canary"
+        return f"traffic is judged: {number:,} calls {whose} in this step, {failures:,} failed"
 
     def _cause(self, changes: Iterable[NewValue], subject: Subject) -> str:
         """The changed objects that bear on a subject, with their places."""
@@ -362,7 +421,7 @@ def _subjects(edge: TrafficEdge) -> Iterator[tuple[Subject, Pair]]:
             pair = max(number, counts[counter]), counts[counter]
             yield Subject(workload, kind, edge.name, Counter.REQUESTS), pair
         denied = counts[Counter.DENIED]
-        pair = denied + counts[Counter.ALLOWED], denied
+        pair = max(number, denied + counts[Counter.ALLOWED]), denied
         yield Subject(workload, SubjectKind.DENIED, edge.name, Counter.REQUESTS), pair
 
 

@@ -22,6 +22,7 @@ import attrs
 
 from mesh_pilot.model.events import Item, NewValue, RolloutPlan, RolloutState
 from mesh_pilot.safety.rollout.conditions import NOT_WORSE, condition_of
+from mesh_pilot.safety.rollout.weights import weights_between
 
 Key = tuple[str, ...]
 Value = tuple[Item, ...]
@@ -171,6 +172,8 @@ class Progress:
         if plan is None:
             return
         known = {each.key: each for each in state.changes} if state is not None else {}
+        if plan.by_weights:
+            known, values = _of_weights(known, values)
         again = any(key in known and known[key].is_held and key not in only_endpoints for key in values)
         may_join = again or self._always is not None or self.phase is not RolloutPhase.TAKEN_BACK
         mine: dict[Key, NewValue] = {}
@@ -181,12 +184,12 @@ class Progress:
             elif may_join and key not in only_endpoints:
                 mine[key] = NewValue(key, after, before)
                 joins = True
-        if not mine:
+        if not mine and len(known) == len(state.changes if state is not None else ()):
             return
         changes = {**known, **mine}
         if again:
             changes = {key: attrs.evolve(each, is_held=False) for key, each in changes.items()}
-        left = tuple(each for each in changes.values() if each.new != each.old)
+        left = tuple(each for each in changes.values() if each.new != each.before)
         if not left:
             self.state = None  # everything is as it was
             return
@@ -198,12 +201,13 @@ class Progress:
             self._silent = frozenset()
             self.state = attrs.evolve(found, step=0, canary=self._first_of(found))
             self._choose(members)
+        self._set_weights()
         if joins or not mine.keys() <= set(only_endpoints):
             self.since = now
 
     def refused(self, node: str, why: str) -> bool:
         """A proxy refuses something. True if it was of the canary, and the changes are taken back."""
-        if self.phase not in (RolloutPhase.RUNNING, RolloutPhase.PAUSED) or not self.has_new(node):
+        if self.phase not in (RolloutPhase.RUNNING, RolloutPhase.PAUSED) or not self.takes_part(node):
             return False
         self._take_back(why)
         return True
@@ -252,7 +256,8 @@ class Progress:
         while state.step + 1 < len(state.plan.steps):
             state = self._evolve(step=state.step + 1)
             self.since = now
-            if self._choose(members) or state.share >= 100:
+            self._set_weights()
+            if self._choose(members) or state.share >= 100 or state.plan.by_weights:
                 return
         held = state.held
         self.finished += 1
@@ -261,7 +266,7 @@ class Progress:
     def _take_back(self, why: str) -> None:
         state = self.state
         assert state is not None
-        held = tuple(attrs.evolve(each, is_held=True) for each in state.changes)
+        held = tuple(attrs.evolve(each, old=each.before, start=(), is_held=True) for each in state.changes)
         self._evolve(changes=held, step=0, canary=(), is_paused=False, reason=why)
         self.taken_back += 1
 
@@ -275,6 +280,11 @@ class Progress:
         if self._canary[0] is not state.canary:
             self._canary = (state.canary, frozenset(state.canary))
         return state.share >= 100 or node in self._canary[1]
+
+    def takes_part(self, node: str) -> bool:
+        """True for a proxy that has the new values, or weights on their way there."""
+        state = self.state
+        return self.has_new(node) or (state is not None and state.is_running and state.plan.by_weights)
 
     def waits_for(self, members: Members, now: float, traffic: str = "") -> str:
         """Text: what the next step waits for; empty if nothing runs. ``traffic``: the same of traffic."""
@@ -292,7 +302,7 @@ class Progress:
 
     def _present(self, members: Members) -> list[str]:
         """The connected proxies of the canary, but for the silent ones."""
-        return [node for node in members if node not in self._silent and self.has_new(node)]
+        return [node for node in members if node not in self._silent and self.takes_part(node)]
 
     def _has_not_accepted(self, members: Members) -> list[str]:
         return [node for node in self._present(members) if not members[node].has_accepted]
@@ -305,7 +315,7 @@ class Progress:
         """Add proxies up to the share of the step. True if there were any."""
         state = self.state
         assert state is not None
-        if not members or state.share >= 100:
+        if not members or state.share >= 100 or state.plan.by_weights:
             return False
         rest = sorted(members.keys() - frozenset(state.canary), key=self._digest)
         if state.plan.selects:
@@ -319,6 +329,14 @@ class Progress:
             self._evolve(canary=(*state.canary, *chosen))
         return bool(chosen)
 
+    def _set_weights(self) -> None:
+        """Have all proxies served the weights of the step."""
+        state = self.state
+        if state is not None and state.plan.by_weights:
+            self._evolve(
+                changes=tuple(each if each.is_held else _on_its_way(each, state.share) for each in state.changes)
+            )
+
     def _digest(self, node: str) -> bytes:
         return hashlib.blake2b(node.encode(), digest_size=8, key=self._key).digest()
 
@@ -328,9 +346,35 @@ class Progress:
         return self.state
 
 
+BY = ("proxies", "weights")
+"""The ways of a rollout."""
+
+
 def allowed(share: float, proxies: int) -> int:
     """The number of proxies that a share is: at least one."""
     return max(1, math.floor(proxies * share / 100 + 1e-9))
+
+
+def _on_its_way(change: NewValue, share: float) -> NewValue:
+    start = change.before
+    between = weights_between(start, change.new, share)
+    return change if between is None else attrs.evolve(change, old=between, start=start)
+
+
+def _of_weights(
+    known: Mapping[Key, NewValue], values: Mapping[Key, tuple[Value, Value]]
+) -> tuple[dict[Key, NewValue], dict[Key, tuple[Value, Value]]]:
+    """The changes that are of weights alone, of those that are known and those that come. What changes otherwise
+    reaches all proxies at once."""
+    mine: dict[Key, tuple[Value, Value]] = {}
+    others: set[Key] = set()
+    for key, (before, after) in values.items():
+        first = known[key].before if key in known else before
+        if first == after or weights_between(first, after, 0) is not None:
+            mine[key] = (before, after)
+        else:
+            others.add(key)
+    return {key: each for key, each in known.items() if key not in others}, mine
 
 
 def is_selected(plan: RolloutPlan, member: Member) -> bool:
@@ -350,9 +394,14 @@ def plan_of(
     labels: Mapping[str, str] | None = None,
     names: Collection[str] = (),
     judged_by: str = NOT_WORSE,
+    by: str = "proxies",
 ) -> RolloutPlan:
     """A plan, checked. Raises RolloutError."""
     selects = bool(labels or names)
+    if by not in BY:
+        raise RolloutError(f"a rollout is by {' or '.join(BY)}, not by {by[:40]!r}")
+    if by == "weights" and selects:
+        raise RolloutError("weights change at all proxies: none can be selected")
     if selects and canary is not None:
         raise RolloutError("the first proxies are either a share or selected ones, not both")
     shares = list(_shares(canary, steps))
@@ -366,7 +415,13 @@ def plan_of(
         raise RolloutError("times must not be negative")
     first = (0.0,) if selects else ()
     return RolloutPlan(
-        (*first, *shares), interval, within, tuple(sorted((labels or {}).items())), tuple(names), _checked(judged_by)
+        (*first, *shares),
+        interval,
+        within,
+        tuple(sorted((labels or {}).items())),
+        tuple(names),
+        _checked(judged_by),
+        by == "weights",
     )
 
 

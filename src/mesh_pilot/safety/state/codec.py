@@ -90,6 +90,7 @@ class _NewValueRow(msgspec.Struct, array_like=True):
     new: list[_ItemRow]
     old: list[_ItemRow]
     is_held: bool
+    start: list[_ItemRow] = []
 
 
 class _RolloutRow(msgspec.Struct, array_like=True):
@@ -170,7 +171,10 @@ def _row(item: Item) -> _ItemRow:
             ]
             return _ItemRow(collection, _raw(_QuarantineRow(item.domain, item.is_trial, rows, item.within)))
         case RolloutState():
-            values = [_NewValueRow(c.key, [*map(_row, c.new)], [*map(_row, c.old)], c.is_held) for c in item.changes]
+            values = [
+                _NewValueRow(c.key, [*map(_row, c.new)], [*map(_row, c.old)], c.is_held, [*map(_row, c.start)])
+                for c in item.changes
+            ]
             row = _RolloutRow(item.plan, values, item.step, item.canary, item.is_paused, item.reason)
             return _ItemRow(collection, _raw(row))
         case _:
@@ -213,8 +217,8 @@ def _withheld(row: _WithheldRow) -> Withheld:
 
 
 def _new_value(row: _NewValueRow) -> NewValue:
-    new, old = (tuple(map(_item, rows)) for rows in (row.new, row.old))
-    return NewValue(row.key, new, old, row.is_held)
+    new, old, start = (tuple(map(_item, rows)) for rows in (row.new, row.old, row.start))
+    return NewValue(row.key, new, old, row.is_held, start)
 
 
 def has_private_key(item: Item) -> bool:
