@@ -24,7 +24,7 @@ def warnings(seen: Observed, silent: Sequence[str]) -> Iterator[str]:
     if seen.is_short:
         yield f"Traffic has been counted for {_time(seen.until - seen.since)}, and {_time(seen.asked)} were asked for."
     if seen.has_gaps:
-        yield "Some counts were lost, for a proxy, an agent or the control plane restarted: rare calls may be missing."
+        yield "Some counts are missing, as after a restart of a proxy or the control plane: perhaps of rare calls."
     if silent:
         yield f"{named(silent)} {'does not report its' if len(silent) == 1 else 'do not report their'} calls."
 

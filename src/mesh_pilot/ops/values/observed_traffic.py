@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import attrs
@@ -75,29 +75,34 @@ class ObservedTraffic:
 def observed_traffic(
     traffic: MeshTraffic, latest: Iterable[TrafficEdge], days: int, now: datetime | None = None
 ) -> Callable[[], ObservedTraffic]:
-    """The traffic of the last days: a copy of the sums, to be turned into a value in a thread.
+    """The traffic of the last days. The function that is returned is for a thread: a month takes a while.
 
     ``latest``: the rows of the last minutes, of all workers, which may not be in the memory yet.
     """
     until = now or datetime.now(UTC)
     begin = until - timedelta(days=days)
-    hours = traffic.memory.hours(begin)  # packed: it is in the thread that they are added up
-    fresh: defaultdict[tuple[CallingWorkload, RowKind, str], list[Counts]] = defaultdict(list)
-    for row in latest:
-        fresh[row.proxy.workload, row.kind, row.name].append(row.counts)
-    reporters = [(proxy.node, proxy.workload) for proxy, _ in traffic.table.reporters()]
     oldest = traffic.memory.since
+    remembered = traffic.memory.hours(max(oldest or begin, begin))
+    fresh = [*latest]
+    reporters = [(proxy.node, proxy.workload) for proxy, _ in traffic.table.reporters()]
 
-    def observed() -> ObservedTraffic:
-        edges = {(each.workload, each.kind, each.name): each for each in hours}
-        for key, every in fresh.items():
-            if key not in edges:  # else its counts are there but for a minute's
-                counts = attrs.evolve(together(every), is_complete=True)  # it is young, and lacks nothing
-                edges[key] = WorkloadEdge(*key, counts)
-        since = max(oldest, begin) if oldest is not None else until if edges or reporters else None
+    def answer() -> ObservedTraffic:
+        edges = {(each.workload, each.kind, each.name): each for each in remembered}
+        for edge in _by_workload(fresh):
+            edges.setdefault((edge.workload, edge.kind, edge.name), edge)  # else all but a minute's counts are there
+        since = max(oldest or until, begin) if edges or reporters else None
         return ObservedTraffic(since, until, days, _rows(edges.values()), [*map(_node, reporters)])
 
-    return observed
+    return answer
+
+
+def _by_workload(latest: Iterable[TrafficEdge]) -> Iterator[WorkloadEdge]:
+    found: defaultdict[tuple[CallingWorkload, RowKind, str], list[Counts]] = defaultdict(list)
+    for row in latest:
+        found[row.proxy.workload, row.kind, row.name].append(row.counts)
+    for key, counts in found.items():
+        # They are young: that the table is shorter than ten minutes does not mean that anything is missing.
+        yield WorkloadEdge(*key, attrs.evolve(together(counts), is_complete=True))
 
 
 def _rows(edges: Iterable[WorkloadEdge]) -> list[ObservedRows]:
