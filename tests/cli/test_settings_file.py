@@ -37,6 +37,7 @@ READERS = {
     "--registries": "Kubernetes,Consul",
     "--rollout-canary": "5%",
     "--rollout-steps": "25,100",
+    "--rollout-while": "errors < 1%",
     "--state-max-age": "consul=1h",
     "--status-interval": "20s",
     "--trusted-gateway": "shop/edge",

@@ -398,10 +398,6 @@ def plan_of(
 ) -> RolloutPlan:
     """A plan, checked. Raises RolloutError."""
     selects = bool(labels or names)
-    if by not in BY:
-        raise RolloutError(f"a rollout is by {' or '.join(BY)}, not by {by[:40]!r}")
-    if by == "weights" and selects:
-        raise RolloutError("weights change at all proxies: none can be selected")
     if selects and canary is not None:
         raise RolloutError("the first proxies are either a share or selected ones, not both")
     shares = list(_shares(canary, steps))
@@ -421,8 +417,16 @@ def plan_of(
         tuple(sorted((labels or {}).items())),
         tuple(names),
         _checked(judged_by),
-        by == "weights",
+        _is_by_weights(by, selects=selects),
     )
+
+
+def _is_by_weights(by: str, *, selects: bool) -> bool:
+    if by not in BY:
+        raise RolloutError(f"a rollout is by {' or '.join(BY)}, not by {by[:40]!r}")
+    if by == "weights" and selects:
+        raise RolloutError("weights change at all proxies: none can be selected")
+    return by == "weights"
 
 
 def _checked(condition: str) -> str:
