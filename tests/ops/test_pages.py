@@ -232,6 +232,7 @@ async def test_statistics_of_every_part_can_be_read(connected: Web) -> None:
         "election",
         "sources",
         "mcp",
+        "traffic",
         "grpc",
         "http",
     }
