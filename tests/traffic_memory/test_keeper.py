@@ -259,3 +259,25 @@ def test_a_file_that_is_lost_or_garbled_while_it_is_open_is_written_whole_again(
     assert [each["log_level"] for each in logs] == ["error"]
     assert file.load() == [first, second, third]
     file.close()
+
+
+async def test_what_another_process_still_has_open_is_taken_once_that_is_gone(tmp_path: Path) -> None:
+    """As while a control plane takes over from one that drains."""
+    old = TrafficFile(tmp_path)
+    traffic = mesh_traffic()
+    keeper = TrafficKeeper(traffic, tmp_path)
+    hour = int(traffic.memory.now().timestamp()) // HOUR * HOUR - HOUR
+    older = [TrafficSpan(hour + MINUTE * number, MINUTE, 6) for number in range(3)]
+    old.write({each.key: each for each in older})
+    traffic.memory.add(TrafficSpan(hour + 2 * MINUTE, MINUTE, 3))
+    traffic.memory.add(TrafficSpan(hour + 3 * MINUTE, MINUTE, 6))
+    with capture_logs() as logs:
+        await keeper.fold()
+        assert not keeper.restored.is_set()
+        old.close()
+        await keeper.fold()
+    assert [each["event"][:28] for each in logs] == ["traffic is not kept on disk;", "traffic is kept again"]
+    assert {each.key: each.slots for each in traffic.memory.spans()}[HOUR, hour] == 6 + 6 + (6 + 3) + 6
+    async with running(keeper):
+        pass
+    assert {each.key: each for each in loaded(tmp_path)} == {each.key: each for each in traffic.memory.spans()}

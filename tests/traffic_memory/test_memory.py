@@ -63,8 +63,9 @@ class Folding:
             self.memory.add(span_of(each.minute, MINUTE, each.slots, rows))
             self.slots.done(each)
         self.table.forget()
-        for merge in self.memory.due():
-            self.memory.replace(merge.parts, merged(merge.begin, merge.seconds, merge.parts))
+        while due := self.memory.due():
+            for merge in due:
+                self.memory.replace(merge.parts, merged(merge.begin, merge.seconds, merge.parts))
         self.memory.forget()
 
     def requests(self, since: datetime = datetime(2000, 1, 1, tzinfo=UTC)) -> int:
@@ -239,3 +240,38 @@ def test_hours_until_a_restart_and_after_it_are_one() -> None:
     assert after.requests() == 15
     assert after.memory.statistics().hours == 1
     assert after.memory.since == NOON
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_memories_of_one_time_are_added_up_however_far_each_has_merged_it(seed: int) -> None:
+    chance = random.Random(seed)
+    both = [Folding(), Folding()]
+    counted = 0
+    for folding in both:
+        for _ in range(60):
+            folding.clocks.go(chance.uniform(10, 500))
+            folding.report(requests := chance.randrange(1, 100))
+            counted += requests
+            folding.fold()
+        folding.fold(is_last=True)
+        folding.clocks.go(chance.choice((60.0, 86400.0 * 4)))
+        folding.fold()
+    first, second = both
+    first.memory.restore(second.memory.spans())
+    assert first.requests() == counted
+    first.clocks.go(86400.0 * 10)
+    first.fold()
+    assert first.requests() == counted
+
+
+def test_a_long_time_without_a_control_plane_loses_nothing_of_before() -> None:
+    folding = Folding()
+    for _ in range(20):
+        folding.clocks.go(300)
+        folding.report(1)
+        folding.fold()
+    folding.fold(is_last=True)
+    folding.clocks.go(86400.0 * 5)
+    folding.fold()
+    assert folding.requests() == 20
+    assert folding.memory.statistics().days == 1

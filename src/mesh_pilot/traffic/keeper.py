@@ -68,7 +68,6 @@ class TrafficKeeper:
                 await self.fold()
         except trio.Cancelled:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_SECONDS):
-                await self._restore()  # else what it has would be written over what is on disk
                 await self.fold(is_last=True)
                 if self._file is not None:
                     await self._in_thread(self._file.close)
@@ -85,10 +84,11 @@ class TrafficKeeper:
             return
         if self._ask is not None and not is_last:
             await self._take_of_others(self._ask)
-        for each in self._memory.due():
-            is_large = sum(len(part.data) for part in each.parts) > LARGE_BYTES
-            whole = await offload(is_large, partial(merged, each.begin, each.seconds, each.parts))
-            self._memory.replace(each.parts, whole)
+        while due := self._memory.due():
+            for each in due:
+                is_large = sum(len(part.data) for part in each.parts) > LARGE_BYTES
+                whole = await offload(is_large, partial(merged, each.begin, each.seconds, each.parts))
+                self._memory.replace(each.parts, whole)
         self._memory.forget()
         await self._save()
 
@@ -121,12 +121,15 @@ class TrafficKeeper:
         if self._file is None or self.restored.is_set():
             return
         try:
-            self._memory.restore(await self._in_thread(self._file.load))
+            spans = await self._in_thread(self._file.load)
         except FAULTS as error:
-            self._failed(error)
+            self._failed(error)  # it is tried again before the next write
+            return
+        self._memory.restore(spans)
         self.restored.set()
 
     async def _save(self) -> None:
+        await self._restore()
         if self._file is None or not self.restored.is_set():
             return
         changes = self._memory.take_unsaved()

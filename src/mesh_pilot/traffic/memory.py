@@ -235,12 +235,7 @@ class TrafficMemory:
 
     def _merged_to(self, span: TrafficSpan) -> TrafficSpan | None:
         """The span that this one is in."""
-        unit = _UNIT.get(span.seconds)
-        while unit is not None:
-            if (found := self._spans.get((unit, span.begin // unit * unit))) is not None:
-                return found
-            unit = _UNIT.get(unit)
-        return None
+        return next((self._spans[key] for key in _above(span) if key in self._spans), None)
 
     # -- writing
 
@@ -258,7 +253,8 @@ class TrafficMemory:
             self._put(merged(into.begin, into.seconds, (into, minute)))
 
     def due(self) -> list[SpanMerge]:
-        """The merges to be done now: of minutes to hours, and of hours to days."""
+        """The merges to be done now: of minutes to hours; and once there are none, of hours to days. Ask again after
+        them, until there are none."""
         now = self.now().timestamp()
         found: dict[tuple[int, int], list[TrafficSpan]] = {}
         for each in self._spans.values():
@@ -268,7 +264,9 @@ class TrafficMemory:
             begin = each.begin // unit * unit
             if begin + unit + (KEPT_HOURS if each.seconds == HOUR else 0) <= now:
                 found.setdefault((unit, begin), []).append(each)
-        return [SpanMerge(begin, unit, tuple(parts)) for (unit, begin), parts in sorted(found.items())]
+        # A day that is made while minutes of it are in no hour yet would lack them.
+        shortest = min((unit for unit, _ in found), default=HOUR)
+        return [SpanMerge(begin, unit, tuple(of)) for (unit, begin), of in sorted(found.items()) if unit == shortest]
 
     def replace(self, parts: Sequence[TrafficSpan], whole: TrafficSpan) -> None:
         """Parts were merged. Minutes stay for an hour; hours go."""
@@ -318,13 +316,18 @@ class TrafficMemory:
     # -- the disk
 
     def restore(self, spans: Iterable[TrafficSpan]) -> None:
-        """Begin with those of an earlier run; a minute that was folded since is added to."""
-        for each in spans:
-            known = self._spans.get(each.key)
-            if known is None:
-                self._spans[each.key] = each
-            else:
-                self._put(merged(each.begin, each.seconds, (each, known)))
+        """Take the spans of an earlier run. What was folded since stays: where both have counts of a time, they are
+        added up, also where one has merged it to an hour or a day already."""
+        own, theirs = self._spans, {each.key: each for each in spans}
+        self._spans = {**own, **theirs}
+        for key in own.keys() & theirs.keys():
+            self._put(merged(key[1], key[0], (theirs[key], own[key])))
+        for ones, others in ((own, theirs), (theirs, own)):
+            for each in ones.values():
+                above = [*_above(each)]
+                into = next((key for key in above if key in others), None)
+                if into is not None and not ones.keys() & above:
+                    self._put(merged(into[1], into[0], (self._spans[into], each)))
 
     def take_unsaved(self) -> dict[tuple[int, int], TrafficSpan | None]:
         """The changes since the last call: spans to write, None where one is to be deleted."""
@@ -338,6 +341,14 @@ class TrafficMemory:
     def give_back(self, keys: Iterable[tuple[int, int]]) -> None:
         """These could not be written."""
         self._unsaved |= set(keys)
+
+
+def _above(span: TrafficSpan) -> Iterator[tuple[int, int]]:
+    """The keys of the longer spans that a span would be merged to, the next one first."""
+    unit = _UNIT.get(span.seconds)
+    while unit is not None:
+        yield unit, span.begin // unit * unit
+        unit = _UNIT.get(unit)
 
 
 def rows_of(edges: Iterable[TrafficEdge]) -> Iterator[tuple[EdgeKey, Counts]]:
