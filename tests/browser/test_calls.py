@@ -183,6 +183,7 @@ def test_the_picture_has_the_colours_of_each_theme_and_those_that_are_forced(chr
     for page in looking(chromium, mesh.url, forced_colors="active"):
         go(page, SHOP)
         assert page.evaluate(stroke) not in expected.values()
+        assert page.evaluate("getComputedStyle(document.querySelector('.graph .box text')).stroke") == "none"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -31,6 +31,7 @@ TASKS = {
     "what changed, and who refused it": Task((), ("Last hour", "ServiceEntry/shop/legacy", "refused by old-")),
     "where a request goes": Task((), (f"forwarded to cart.{shop.DOMAIN}:8080",), QUESTION),
     "which service has no healthy endpoint": Task(("Traffic",), ("billing.service.consul", "down", "empty")),
+    "which calls got worse": Task(("Traffic", "Calls", "shop"), ("ledger.shop.mesh.internal", "80 %", "worse")),
     "which certificate expires next": Task((), ("root",)),
     "how far the rollout is": Task(("Changes",), (" of 3", "VirtualService/shop/reviews")),
     "how to undo it": Task((), ("mesh-pilot rollout abort",)),

@@ -8,7 +8,7 @@ import { callWords, severityOf } from "./rates.js";
 import { counted, plain } from "./text.js";
 
 const BOX = { width: 178, height: 46 };
-const GAP = { x: 138, y: 14 };
+const GAP = { x: 156, y: 14 };
 const MOST_LETTERS = 24;
 const MOST_UNDER = 29;
 

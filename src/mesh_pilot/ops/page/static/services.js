@@ -31,7 +31,7 @@ async function loadServices(parts, query, signal) {
     get(LISTED, { q, namespace, registry, state, sort: sort || "severity", offset, limit: PAGE }, signal),
     rarely(["traffic", "services"], { namespace, limit: MOST_CALLED }),
   ]);
-  return { ...found, calls: new Map((calls?.items ?? []).map((each) => [`${each.service.namespace}/${each.service.name}`, each])) };
+  return { ...found, called: calls?.total ?? 0, calls: new Map((calls?.items ?? []).map((each) => [`${each.service.namespace}/${each.service.name}`, each])) };
 }
 
 function Services({ data, query }) {
@@ -76,6 +76,7 @@ function Services({ data, query }) {
           { head: "source", sort: "registry", class: "minor", cell: (each) => narrowed("registry", each.registry) },
         ]}
       />
+      ${data.called > MOST_CALLED ? html`<p class="quiet">Calls are known of ${number(data.called)} services, and shown of ${number(MOST_CALLED)}: those that got worse, fail, or are called most.</p>` : null}
       <${Pager} found=${data} parts=${LISTED} query=${query} at="bottom" />
     </section>
   `;
