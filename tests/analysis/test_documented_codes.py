@@ -14,7 +14,7 @@ from mesh_pilot.explain.analysis.command_line import Finding, analyze
 from tools import gen_codes
 
 PAGE = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text(encoding="utf-8")
-LIVE_ONLY = {"MP0014", "MP0037", "MP0038", "MP0040", "MP0041"}
+LIVE_ONLY = {"MP0014", "MP0037", "MP0038", "MP0040", "MP0041", *(f"MP00{number}" for number in range(42, 47))}
 """Codes that only a live plane knows."""
 WITHOUT_EXAMPLE = LIVE_ONLY | {"IST0001", "MP0007", "MP0021", "MP0025", "MP0027"}
 NOTHING_TO_WRITE = {"MP0005", "IST0161"}

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from mesh_pilot.explain.suggestions.observed import read_observed
 from mesh_pilot.model.json import as_json
 from mesh_pilot.model.traffic import Counter, RowKind
-from mesh_pilot.ops.values.observed_traffic import observed_traffic
+from mesh_pilot.ops.values.observed_traffic import observed_traffic, recent_traffic
 from mesh_pilot.traffic.memory import MeshTraffic, TrafficMemory
 from mesh_pilot.traffic.table import TrafficTable
 from tests.support.traffic_counts import reporting, row
@@ -25,7 +25,7 @@ def test_what_was_remembered_and_what_is_new_come_through_json_as_they_are() -> 
     table.add(API, [row("outbound|80||new.shop", attempts=3), row("p", RowKind.POLICY, denied=1)], of_agent=False)
     traffic = MeshTraffic(table, memory)
 
-    value = observed_traffic(traffic, table.edges(), 7, NOW)()
+    value = observed_traffic(recent_traffic(traffic, table.edges(), 7, NOW), 7)
     seen = read_observed(json.loads(json.dumps(as_json(value))))
     assert seen is not None
     assert seen.until == NOW
@@ -39,7 +39,7 @@ def test_what_was_remembered_and_what_is_new_come_through_json_as_they_are() -> 
     assert [str(each) for each in seen.calls[API.workload]] == ["outbound|80||new.shop"]
     assert len(seen.edges) == 3
 
-    yesterday = read_observed(as_json(observed_traffic(traffic, (), 1, NOW)()))
+    yesterday = read_observed(as_json(observed_traffic(recent_traffic(traffic, (), 1, NOW), 1)))
     assert yesterday is not None
     assert not yesterday.calls
     assert not yesterday.is_short
@@ -47,4 +47,4 @@ def test_what_was_remembered_and_what_is_new_come_through_json_as_they_are() -> 
 
 def test_without_any_count_there_is_nothing_to_learn_from() -> None:
     traffic = MeshTraffic(TrafficTable(clock=lambda: 0.0), TrafficMemory(now=lambda: NOW))
-    assert read_observed(as_json(observed_traffic(traffic, (), 7, NOW)())) is None
+    assert read_observed(as_json(observed_traffic(recent_traffic(traffic, (), 7, NOW), 7))) is None

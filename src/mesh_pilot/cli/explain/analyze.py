@@ -33,6 +33,7 @@ Examples:
   mesh-pilot analyze ./config -o sarif > analysis.sarif
   helm template . | mesh-pilot analyze -
   mesh-pilot analyze --pilot 10.0.0.1:8080
+  mesh-pilot analyze --traffic --days 30
   mesh-pilot analyze change.yaml --pilot 10.0.0.1:8080
 """
 
@@ -62,6 +63,15 @@ Examples:
     default="error",
     help="The lightest level that makes the command exit with 1.",
 )
+@click.option("--traffic", is_flag=True, help="Also say what no traffic has used. Of a control plane only.")
+@click.option(
+    "--days",
+    type=click.IntRange(1, 31),
+    default=7,
+    metavar="N",
+    help="Days to look back.",
+    show_default=True,
+)
 @asks_a_plane
 def command(
     files: tuple[str, ...],
@@ -69,6 +79,8 @@ def command(
     secrets: tuple[str, ...],
     suppress: tuple[str, ...],
     failure_threshold: str,
+    traffic: bool,
+    days: int,
     plane: PlaneClient,
 ) -> int:
     """Check the Istio configuration of each FILE: a file, a folder, or - for standard input.
@@ -77,7 +89,8 @@ def command(
     objects were added, or put in the place of those of the same name.
 
     Prints each problem with file, line, object, field, reason, a code, and how to mend it; also the objects and files
-    that are ignored. A mesh.yaml is checked as MeshConfig. docs/analysis.md explains each code.
+    that are ignored. A mesh.yaml is checked as MeshConfig. docs/analysis.md explains each code. With --traffic it also
+    finds services, subsets and VirtualServices that nothing has called, and rules of policies that nothing has met.
 
     Exits with 0 if there are no errors (warnings are allowed), 1 if there are errors or a path cannot be read, 2 for a
     wrong flag.
@@ -90,6 +103,8 @@ def command(
         suppressions = Suppressions.parse(suppress)
     except SuppressionError as error:
         raise click.BadParameter(str(error), param_hint="--suppress") from None
+    if files and traffic:
+        raise click.UsageError("--traffic is about what a control plane has counted: name no FILE")
     if files:
         given = map(click.get_current_context().get_parameter_source, ("pilot", "context"))
         is_asked = ParameterSource.COMMANDLINE in given  # not for a context that is always there
@@ -97,7 +112,7 @@ def command(
     else:
         from mesh_pilot.cli.explain.analysis_output import of_plane
 
-        found = of_plane(plane.get("/analysis", suppress=list(suppress)))
+        found = of_plane(plane.get("/analysis", suppress=list(suppress), traffic=days if traffic else None))
     _print(found, output)
     fatal = _LEVELS[: _LEVELS.index(failure_threshold) + 1]
     return 1 if any(finding.level.value in fatal for finding in found.findings) else 0

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import attrs
 
+from mesh_pilot.explain.analysis.traffic import SeenTraffic
 from mesh_pilot.istio.gateway_api.values import Json
 from mesh_pilot.istio.reading.mesh import default_mesh
 from mesh_pilot.mesh.proxy.keys import as_known
@@ -49,6 +50,8 @@ class AnalysisInput:
     """The owners of hosts that several namespaces claim, as `world.view.View.host_owners` has them; none: by age."""
     proxies: tuple[Proxy, ...] | None = None
     """The connected proxies; None: it is not known who is connected."""
+    traffic: SeenTraffic | None = None
+    """The traffic that proxies have counted, where it is asked about."""
     is_whole: bool = True
     """False: there may be registries beside, whose services are not here."""
     has_secrets: bool = True
@@ -74,6 +77,11 @@ class AnalysisInput:
         return str(self.mesh.root_namespace)
 
     # -- objects
+
+    @cached_property
+    def aliases(self) -> Mapping[str, str]:
+        """The hosts that aliases stand for."""
+        return {each.host: each.alias_of for each in self.services.values() if each is not None and each.alias_of}
 
     @cached_property
     def _by_kind(self) -> Mapping[str, tuple[Config, ...]]:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from mesh_pilot.explain.analysis.traffic import length_of
 from mesh_pilot.explain.plan.report import printable, size
 from mesh_pilot.explain.suggestions.costs import SidecarCost
 from mesh_pilot.explain.suggestions.observed import Observed, Suggestion, Suggestions
 from mesh_pilot.explain.suggestions.workloads import named
 from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.istio.reading.yaml_text import yaml_text
-from mesh_pilot.model.counts import counted
 from mesh_pilot.model.json import Json, as_json
 
 NEXT = "Look at it, say what it would do with mesh-pilot plan FILE, and apply it with mesh-pilot apply FILE."
@@ -22,7 +22,8 @@ NO_COSTS: Mapping[str, SidecarCost] = {}
 def warnings(seen: Observed, silent: Sequence[str]) -> Iterator[str]:
     """Sentences about what was not seen; ``silent``: names of connected proxies that do not report."""
     if seen.is_short:
-        yield f"Traffic has been counted for {_time(seen.until - seen.since)}, and {_time(seen.asked)} were asked for."
+        length = length_of(seen.until - seen.since)
+        yield f"Traffic has been counted for {length}, and {length_of(seen.asked)} were asked for."
     if seen.has_gaps:
         yield "Some counts are missing, as after a restart of a proxy or the control plane: perhaps of rare calls."
     if silent:
@@ -34,7 +35,7 @@ def lines(
 ) -> Iterator[str]:
     """All of it as a file."""
     since, until = (f"{time:%Y-%m-%d %H:%M}" for time in (seen.since, seen.until))
-    yield f"# Suggested by mesh-pilot: traffic from {since} until {until} UTC ({_time(seen.until - seen.since)})."
+    yield f"# Suggested by mesh-pilot: traffic from {since} until {until} UTC ({length_of(seen.until - seen.since)})."
     yield f"# {NEXT}"
     for sentence in warnings(seen, silent):
         yield _comment(sentence)
@@ -103,11 +104,3 @@ def _object(suggestion: Suggestion) -> dict[str, Any]:
         "metadata": {"name": config.name, "namespace": config.namespace},
         "spec": to_json(config.spec),
     }
-
-
-def _time(length: timedelta) -> str:
-    """``7 days``, ``3 hours``, ``12 minutes``."""
-    minutes = round(length / timedelta(minutes=1))
-    if minutes < 2 * 60:
-        return counted(minutes, "minute")
-    return counted(minutes // 60, "hour") if minutes < 2 * 24 * 60 else counted(minutes // (24 * 60), "day")

@@ -13,9 +13,10 @@ from mesh_pilot.explain.analysis.findings import AnalysisMessage, Level
 from mesh_pilot.explain.analysis.places import Places
 from mesh_pilot.explain.analysis.suppressions import SuppressionError, Suppressions
 from mesh_pilot.model.json import IF_GIVEN
-from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
+from mesh_pilot.ops.api.paging import number_of
+from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values.analysis import picture_now
+from mesh_pilot.ops.values.analysis import picture_now, traffic_of_days
 
 MOST_MESSAGES = 5_000
 """Messages of an answer; the heaviest come first, and it says how many there are of each level."""
@@ -23,12 +24,20 @@ MOST_MESSAGES = 5_000
 OF_ABSENCE = frozenset(("IST0101", "IST0127", "MP0013", "MP0014"))
 """Codes of messages that say that there is nobody. All workers say those IST0101 that are not about workloads."""
 
-OF_ALL = frozenset(("MP0040", "MP0041"))
+OF_ALL = frozenset(("MP0040", "MP0041", "MP0042", "MP0043", "MP0044", "MP0045", "MP0046"))
 """Codes of messages for which the first worker has asked the others."""
 
 _LISTS = {Level.ERROR: "errors", Level.WARNING: "warnings", Level.INFO: "infos"}
 SUPPRESS = Parameter(
     "suppress", "A message not to report: CODE, or CODE=KIND/NAMESPACE/NAME, with * and ?.", is_repeated=True
+)
+
+MOST_DAYS = 31
+"""As far back as traffic is remembered."""
+TRAFFIC = Parameter(
+    "traffic",
+    f"Also what no traffic has used in the last days, 1 to {MOST_DAYS}: services, subsets, rules of policies.",
+    schema=NUMBER,
 )
 
 
@@ -88,16 +97,21 @@ routes = ApiTopic()
 @routes.declare(
     "/analysis",
     "What is wrong with the objects in force when they are seen together, as mesh-pilot analyze finds it.",
-    parameters=(SUPPRESS,),
+    parameters=(SUPPRESS, TRAFFIC),
     merge=workers_together,
     answers=AnalysisResult,
+    failures={409: "Traffic is asked about, and none was counted."},
 )
 async def analysis(state: PlaneState, request: Request) -> Found:
     try:
         suppressions = Suppressions.parse(request.query_params.getlist("suppress"))
     except SuppressionError as error:
         raise ApiError(400, str(error)) from None
-    picture = await picture_now(state)
+    days = number_of(request, "traffic", 0, most=MOST_DAYS)
+    seen = await traffic_of_days(state, days) if days else None
+    if days and seen is None:
+        raise ApiError(409, "no traffic has been counted yet; docs/traffic.md says what counts")
+    picture = await picture_now(state, seen)
     objects = sum(state.world.statistics().configs.values())
     return lambda: _answer(objects, analyze_picture(picture), suppressions)
 

@@ -15,7 +15,7 @@ from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.paging import number_of
 from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values.observed_traffic import ObservedTraffic, observed_traffic
+from mesh_pilot.ops.values.observed_traffic import ObservedTraffic, observed_traffic, recent_traffic
 from mesh_pilot.ops.values.traffic_rows import traffic_edges
 from mesh_pilot.ops.values.truth import truth_now
 from mesh_pilot.safety.quarantine.verdicts import name_of
@@ -67,4 +67,5 @@ async def traffic(state: PlaneState, request: Request) -> Found:
     days = number_of(request, "days", 7, most=MOST_DAYS, least=1)
     if state.traffic is None:
         raise ApiError(409, "traffic is not counted here")
-    return observed_traffic(state.traffic, await traffic_edges(state), days)
+    found = recent_traffic(state.traffic, await traffic_edges(state), days)
+    return lambda: observed_traffic(found, days)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import attrs
@@ -72,28 +72,48 @@ class ObservedTraffic:
     reporting: Sequence[ReportingNode]
 
 
-def observed_traffic(
-    traffic: MeshTraffic, latest: Iterable[TrafficEdge], days: int, now: datetime | None = None
-) -> Callable[[], ObservedTraffic]:
-    """The traffic of the last days. The function that is returned is for a thread: a month takes a while.
+@attrs.frozen(eq=False)
+class RecentTraffic:
+    """The traffic of some days, before it is looked at."""
 
-    ``latest``: the rows of the last minutes, of all workers, which may not be in the memory yet.
-    """
+    since: datetime | None
+    """The same as of `ObservedTraffic`; None if nothing has been counted."""
+    until: datetime
+    edges: Iterable[WorkloadEdge]
+    """Rows by workload, to be gone through once, and in a thread: a month takes a while."""
+    reporters: Sequence[tuple[str, CallingWorkload]]
+    """The proxies that report now: node ids and workloads."""
+
+
+def recent_traffic(
+    traffic: MeshTraffic, latest: Iterable[TrafficEdge], days: int, now: datetime | None = None
+) -> RecentTraffic:
+    """The traffic of the last days. ``latest``: the rows of the last minutes, of all workers, which may not be in the
+    memory yet."""
     until = now or datetime.now(UTC)
     begin = until - timedelta(days=days)
     oldest = traffic.memory.since
-    remembered = traffic.memory.hours(max(oldest or begin, begin))
-    fresh = [*latest]
+    remembered, fresh = traffic.memory.hours(max(oldest or begin, begin)), [*latest]
     reporters = [(proxy.node, proxy.workload) for proxy, _ in traffic.table.reporters()]
+    since = max(oldest or until, begin) if fresh or reporters or oldest else None
+    return RecentTraffic(since, until, _edges(remembered, fresh), reporters)
 
-    def answer() -> ObservedTraffic:
-        edges = {(each.workload, each.kind, each.name): each for each in remembered}
-        for edge in _by_workload(fresh):
-            edges.setdefault((edge.workload, edge.kind, edge.name), edge)  # else all but a minute's counts are there
-        since = max(oldest or until, begin) if edges or reporters else None
-        return ObservedTraffic(since, until, days, _rows(edges.values()), [*map(_node, reporters)])
 
-    return answer
+def observed_traffic(found: RecentTraffic, days: int) -> ObservedTraffic:
+    """The same as a value."""
+    rows = _rows(found.edges)
+    since = found.since if rows or found.reporters else None
+    return ObservedTraffic(since, found.until, days, rows, [*map(_node, found.reporters)])
+
+
+def _edges(remembered: Iterable[WorkloadEdge], latest: Iterable[TrafficEdge]) -> Iterator[WorkloadEdge]:
+    known = set()
+    for each in remembered:
+        known.add((each.workload, each.kind, each.name))
+        yield each
+    for each in _by_workload(latest):
+        if (each.workload, each.kind, each.name) not in known:  # else all but a minute's counts are there
+            yield each
 
 
 def _by_workload(latest: Iterable[TrafficEdge]) -> Iterator[WorkloadEdge]:

@@ -17,6 +17,7 @@ from mesh_pilot.explain.analysis.analyzers import (
     providers,
     sidecars,
     standing,
+    traffic,
     virtual_services,
 )
 from mesh_pilot.explain.analysis.mesh_context import Analyzer
@@ -70,6 +71,10 @@ ANALYZERS: tuple[Analyzer, ...] = (
     policies.unknown_callers,
     policies.key_sets,
     envoy_filters.patches,
+    traffic.services,
+    traffic.subsets,
+    traffic.virtual_services,
+    traffic.rules,
     kubernetes.port_names,
     kubernetes.deployments,
     kubernetes.reserved_users,
