@@ -12,7 +12,8 @@ control plane answers with the milliseconds between two reports (1); 0: it wants
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 
 import attrs
@@ -164,19 +165,29 @@ def read_report(data: bytes) -> TrafficReport:
 
 
 def _read_row(data: bytes) -> TrafficRow | None:
-    kind, name, counts = None, "", {}
+    kind, name = None, ""
+    counts: dict[Counter, int] = {}
     for number, wire_type, start, end in fields(data):
         if number == 1 and wire_type == VARINT:
             kind = _KINDS.get(read_varint(data, start)[0])
         elif number == 2 and wire_type == LEN:
-            name = data[start:end].decode()[:MAX_NAME]
+            name = sys.intern(data[start:end].decode()[:MAX_NAME])
         elif number == 3 and wire_type == LEN:
-            while start < end:
-                counter, start = read_varint(data, start)
-                count, start = read_varint(data, start)
-                if counter in _COUNTERS:
-                    counts[_COUNTERS[counter]] = count
+            counts.update(_read_counts(data, start, end))
     return TrafficRow(kind, name, counts) if kind is not None and name else None
+
+
+def _read_counts(data: bytes, at: int, end: int) -> Iterator[tuple[Counter, int]]:
+    while at < end:
+        counter, count = data[at], data[at + 1] if at + 1 < end else 0x80
+        if counter < 0x80 and count < 0x80:  # as most are
+            at += 2
+        else:
+            counter, at = read_varint(data, at)
+            count, at = read_varint(data, at)
+        found = _COUNTERS.get(counter)
+        if found is not None:
+            yield found, count
 
 
 def merged_counts(every: Iterable[Mapping[Counter, int]]) -> dict[Counter, int]:

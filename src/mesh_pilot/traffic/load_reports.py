@@ -28,7 +28,10 @@ PIECE = 64 * 1024
 """Bytes that are decoded at once, and the size of the largest ``ClusterStats``: decoded it may take a hundred times as
 many."""
 
-_NODE, _CLUSTER = 1, 2
+ATTEMPTS_ONLY = frozenset((Counter.ATTEMPTS, Counter.FAILED_ATTEMPTS))
+"""Counters that only load reports tell, where an agent tells the rest."""
+
+_NODE = 1
 
 
 def first_node(data: bytes) -> bytes | None:
@@ -84,23 +87,28 @@ class LoadRows:
         for cluster in LoadStatsRequest.FromString(piece).cluster_stats:
             if cluster.upstream_locality_stats or cluster.total_dropped_requests:
                 name = sys.intern(cluster.cluster_name[:MAX_NAME])
-                counts = self._counts(cluster, name)
-                if attempts_only:
-                    counts.pop(Counter.CONNECTIONS, None)
+                counts = self._attempts(cluster) if attempts_only else self._counts(cluster, name)
                 if name and counts and (counts.keys() != {Counter.IN_FLIGHT} or "|" in name):
                     yield TrafficRow(RowKind.CLUSTER, name, counts)  # the stream of ADS itself is in flight for ever
 
-    def _counts(self, cluster: ClusterStats, name: str) -> dict[Counter, int]:
-        successes = in_flight = issued = 0
-        errors = cluster.total_dropped_requests if self.adds_dropped else 0
+    def _attempts(self, cluster: ClusterStats) -> dict[Counter, int]:
+        successes, errors = 0, cluster.total_dropped_requests if self.adds_dropped else 0
         for locality in cluster.upstream_locality_stats:
             successes += locality.total_successful_requests
             errors += locality.total_error_requests
-            in_flight += locality.total_requests_in_progress
-            issued += locality.total_issued_requests
-        counts = {Counter.ATTEMPTS: successes + errors, Counter.FAILED_ATTEMPTS: errors, Counter.IN_FLIGHT: in_flight}
-        if counts[Counter.ATTEMPTS]:
+        attempts = successes + errors
+        if errors:
+            return {Counter.ATTEMPTS: attempts, Counter.FAILED_ATTEMPTS: errors}
+        return {Counter.ATTEMPTS: attempts} if attempts else {}
+
+    def _counts(self, cluster: ClusterStats, name: str) -> dict[Counter, int]:
+        counts = self._attempts(cluster)
+        if in_flight := sum([each.total_requests_in_progress for each in cluster.upstream_locality_stats]):
+            counts[Counter.IN_FLIGHT] = in_flight
+        if Counter.ATTEMPTS in counts:
             self._of_requests.add(name)
         elif name not in self._of_requests:
-            counts[Counter.CONNECTIONS] = issued
-        return {counter: count for counter, count in counts.items() if count}
+            issued = sum([each.total_issued_requests for each in cluster.upstream_locality_stats])
+            if issued:
+                counts[Counter.CONNECTIONS] = issued
+        return counts

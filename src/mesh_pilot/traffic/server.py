@@ -42,9 +42,16 @@ from mesh_pilot.model.traffic import (
 )
 from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, Status
 from mesh_pilot.net.rpc.rate_limits import LogLimiter, TokenBucket
-from mesh_pilot.traffic.load_reports import SERVICE, LoadRows, first_node, report_pieces, reporting_response
+from mesh_pilot.traffic.load_reports import (
+    ATTEMPTS_ONLY,
+    SERVICE,
+    LoadRows,
+    first_node,
+    report_pieces,
+    reporting_response,
+)
 from mesh_pilot.traffic.table import CallingWorkload, ReportingProxy, TrafficTable
-from mesh_pilot.xds.ads.admission import Authenticate, RawStream, StreamPlaces, admission
+from mesh_pilot.xds.ads.admission import Admit, Authenticate, RawStream, StreamPlaces, admission
 from mesh_pilot.xds.ads.decode import read_node
 from mesh_pilot.xds.ads.limits import owner_of
 from mesh_pilot.xds.ads.messages import Code, StreamError, proxy_of
@@ -65,8 +72,8 @@ ROWS_AT_ONCE = 500
 """Rows that are taken before proxies are served."""
 MAX_REASON = 500
 
-_OF_LOADS = frozenset((Counter.ATTEMPTS, Counter.FAILED_ATTEMPTS))
-"""Counters that load reports alone are asked for."""
+
+_SHUTTING_DOWN = StreamError(Code.UNAVAILABLE, "the control plane is shutting down")
 
 
 @attrs.frozen
@@ -160,25 +167,18 @@ class TrafficServer:
     async def _handle(self, call: RawStream, *, of_agent: bool) -> None:
         """One stream, from its first message to its end."""
         try:
-            with self._places.place(call) as place, self._until_drained():
-                await self._serve(call, place, of_agent)
+            with self._places.place(call) as place:
+                self._open.add(place)
+                try:
+                    if self._is_draining:
+                        place.cancel()
+                    await self._serve(call, place, of_agent)
+                finally:
+                    self._open.discard(place)
         except (StreamError, BoundError) as raised:
-            error = stream_error(raised)
+            error = _SHUTTING_DOWN if self._is_draining else stream_error(raised)
             self._note_refused(call, error)
             raise GRPCError(Status(error.code), error.message) from error
-
-    @contextmanager
-    def _until_drained(self) -> Iterator[None]:
-        """The block is left when the server drains. Raises StreamError then."""
-        if not self._is_draining:
-            with trio.CancelScope() as scope:
-                self._open.add(scope)
-                try:
-                    yield
-                finally:
-                    self._open.discard(scope)
-        if self._is_draining:
-            raise StreamError(Code.UNAVAILABLE, "the control plane is shutting down")
 
     async def _serve(self, call: RawStream, place: trio.CancelScope, of_agent: bool) -> None:
         await trio.sleep(self._new_streams.reserve(1, trio.current_time()))
@@ -188,16 +188,7 @@ class TrafficServer:
         admit = await admission(self._authenticate, call)
         if first is None:
             return
-        proxy = admit(self._proxy(first, of_agent))
-        check_labels(self._bounds, proxy.labels)
-        self._places.shares.add(place, owner_of(proxy, call.peer.address))
-        reports = _Reports(
-            reporting_proxy(proxy),
-            of_agent,
-            self.seconds,
-            TokenBucket(REPORTS_PER_SECOND, REPORTS_AT_ONCE),
-            LoadRows(adds_dropped=proxy.is_grpc),
-        )
+        reports = self._begun(call, place, admit, first, of_agent)
         with self._counted(reports):
             self._table.add(reports.caller, (), of_agent=of_agent)
             call.when_retiring(reports.retire)
@@ -205,7 +196,17 @@ class TrafficServer:
             with reports.scope:
                 if of_agent:
                     await self._take(reports, first)
+                del first  # 60 KB, and the stream lasts
                 await self._receive(call, reports)
+
+    def _begun(self, call: RawStream, place: trio.CancelScope, admit: Admit, first: bytes, of_agent: bool) -> _Reports:
+        """The stream that a first message begins. Raises StreamError, BoundError."""
+        proxy = admit(self._proxy(first, of_agent))
+        check_labels(self._bounds, proxy.labels)
+        self._places.shares.add(place, owner_of(proxy, call.peer.address))
+        bucket = TokenBucket(REPORTS_PER_SECOND, REPORTS_AT_ONCE)
+        loads = LoadRows(adds_dropped=proxy.is_grpc)
+        return _Reports(self._table.known(reporting_proxy(proxy)), of_agent, self.seconds, bucket, loads)
 
     def _proxy(self, first: bytes, of_agent: bool) -> Proxy:
         """The proxy that the first message of a stream is of. Raises StreamError, BoundError."""
@@ -247,6 +248,7 @@ class TrafficServer:
                 self._delayed += 1
                 await trio.sleep(wait)
             await self._take(reports, data)
+            del data  # while the next is waited for
         reports.is_whole = True
 
     async def _take(self, reports: _Reports, data: bytes) -> None:
@@ -302,12 +304,14 @@ async def _read_agents(data: bytes) -> tuple[list[TrafficRow], bool]:
         raise WireError(f"has more than {MAX_REPORT:,} bytes")
     read: Callable[[bytes], TrafficReport] = read_report
     report = read(data) if len(data) <= BYTES_PER_REPORT else await trio.to_thread.run_sync(read, data)
-    rows = [attrs.evolve(row, counts=_without_loads(row.counts)) for row in report.rows]
-    return rows, report.follows_gap
+    return [_without_attempts(row) for row in report.rows], report.follows_gap
 
 
-def _without_loads(counts: Mapping[Counter, int]) -> Mapping[Counter, int]:
-    return {counter: count for counter, count in counts.items() if counter not in _OF_LOADS}
+def _without_attempts(row: TrafficRow) -> TrafficRow:
+    if ATTEMPTS_ONLY.isdisjoint(row.counts):
+        return row
+    counts = {counter: count for counter, count in row.counts.items() if counter not in ATTEMPTS_ONLY}
+    return attrs.evolve(row, counts=counts)
 
 
 async def _read_loads(loads: LoadRows, data: bytes, *, attempts_only: bool) -> list[TrafficRow]:

@@ -13,6 +13,7 @@ import math
 from array import array
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import attrs
@@ -34,7 +35,7 @@ MAX_CALLERS = 20_000
 """An identity has no more than half of the callers and of the rows, and neither have those without one together:
 whoever makes up names keeps no others out."""
 
-_EMPTY = array("I", bytes(4 * SLOTS))
+_EMPTY = (0,) * SLOTS
 _MOST = 0xFFFF_FFFF
 
 
@@ -82,8 +83,11 @@ class _Row:
     kind: RowKind
     name: str
     at: int
-    """The latest slot that its columns are about."""
-    columns: dict[Counter, array[int]] = attrs.field(factory=dict)
+    """The latest slot that its numbers are about."""
+    counters: tuple[Counter, ...] = ()
+    numbers: array[int] = attrs.field(factory=partial(array, "H"))
+    """``SLOTS`` of each counter, one counter after the other: an array for each would take half as much again. Of two
+    bytes each, until one is larger."""
     gauges: dict[Counter, tuple[int, int]] | None = None
     """The latest figure of each, with its slot; None until there is one."""
 
@@ -92,12 +96,23 @@ class _Row:
         if slot <= self.at:
             return
         if slot - self.at >= SLOTS:
-            self.columns.clear()
+            self.counters, self.numbers = (), array("H")
         else:
             for passed in range(self.at + 1, slot + 1):
-                for column in self.columns.values():
-                    column[passed % SLOTS] = 0
+                for place in range(passed % SLOTS, len(self.numbers), SLOTS):
+                    self.numbers[place] = 0
         self.at = slot
+
+    def add(self, counter: Counter, count: int) -> None:
+        """Count more in the latest slot."""
+        if counter not in self.counters:
+            self.counters += (counter,)
+            self.numbers.extend(_EMPTY)
+        place = self.counters.index(counter) * SLOTS + self.at % SLOTS
+        count += self.numbers[place]
+        if count > 0xFFFF and self.numbers.typecode == "H":
+            self.numbers = array("I", self.numbers)
+        self.numbers[place] = min(count, _MOST)
 
     @property
     def has_figure(self) -> bool:
@@ -111,18 +126,24 @@ class _Row:
         begin, end = first % SLOTS, last % SLOTS + 1
         found: dict[Counter, int] = {}
         if first <= last:
-            for counter, column in self.columns.items():
-                found[counter] = sum(column[begin:end]) if begin < end else sum(column[begin:]) + sum(column[:end])
+            numbers = self.numbers
+            for column, counter in enumerate(self.counters):
+                at = column * SLOTS
+                if begin < end:
+                    found[counter] = sum(numbers[at + begin : at + end])
+                else:
+                    found[counter] = sum(numbers[at + begin : at + SLOTS]) + sum(numbers[at : at + end])
         if self.gauges is not None:
             found |= {gauge: figure for gauge, (figure, slot) in self.gauges.items() if slot <= latest}
         return {counter: count for counter, count in found.items() if count}
 
     def history(self, counter: Counter, last: int) -> list[int]:
         """The numbers of a counter in all slots but the running one, up to the slot ``last`` that is over."""
-        column, passed = self.columns.get(counter), last - self.at
-        if column is None or passed >= SLOTS:
+        passed = last - self.at
+        if counter not in self.counters or passed >= SLOTS:
             return [0] * (SLOTS - 1)
-        end = self.at % SLOTS + 1
+        at = self.counters.index(counter) * SLOTS
+        column, end = self.numbers[at : at + SLOTS], self.at % SLOTS + 1
         whole = [*column[end:], *column[:end]]
         return whole[: SLOTS - 1] if passed < 0 else (whole[passed:] + [0] * passed)[1:]
 
@@ -244,6 +265,11 @@ class TrafficTable:
             self._gap(known, slot - 1)
             self._gap(known, slot)
 
+    def known(self, proxy: ReportingProxy) -> ReportingProxy:
+        """The same proxy, as the object that the table has, if it has one."""
+        known = self._reporters.get(proxy.node)
+        return known.proxy if known is not None and known.proxy == proxy else proxy
+
     def principal_of(self, node: str) -> str:
         """The identity of a caller that has reported; empty if it is unknown, or nothing vouches for it."""
         known = self._reporters.get(node)
@@ -283,10 +309,7 @@ class TrafficTable:
                 found.gauges = found.gauges or {}
                 found.gauges[counter] = min(count, _MOST), slot
             elif count > 0:
-                column = found.columns.get(counter)
-                if column is None:
-                    column = found.columns[counter] = array("I", _EMPTY)
-                column[slot % SLOTS] = min(column[slot % SLOTS] + count, _MOST)
+                found.add(counter, count)
 
     def edges(
         self,
