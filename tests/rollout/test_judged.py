@@ -154,6 +154,18 @@ def test_a_healthy_change_reaches_all_unattended() -> None:
     assert not fleet.world.overlays
 
 
+def test_a_service_that_was_not_called_before_is_compared_with_all_calls() -> None:
+    fleet = fleet_of()
+    fleet.fault = lambda number: [
+        row(UPSTREAM, requests=number - 10),
+        row("outbound|80||new.test", requests=10, errors=10),
+    ]
+    fleet.run(30)
+    assert fleet.phase is RolloutPhase.TAKEN_BACK
+    reason = fleet.rollouts.progress.state.reason  # type: ignore[union-attr]
+    assert reason.startswith("requests of edge.infra to new.test:80 fail more often: 20 of 20 (100.00%) in the canary")
+
+
 def test_errors_of_all_take_nothing_back() -> None:
     fleet = fleet_of()
     fleet.errors = {client.proxy.name: 0.3 for client in fleet.clients}

@@ -102,7 +102,8 @@ class _Side:
         """Add what other proxies tried."""
         self.number += other.number
         self.failures += other.failures
-        self._proxies |= other._proxies
+        for node, pair in other._proxies.items():
+            self._proxies[node] = _plus(self._proxies.get(node, (0, 0)), pair)
         for slot, pair in other._slots.items():
             self._slots[slot] = _plus(self._slots.get(slot, (0, 0)), pair)
 
@@ -250,8 +251,8 @@ class RolloutJudge:
     # -- judging
 
     def _judge(self, condition: RolloutCondition, changes: Iterable[NewValue]) -> TrafficFinding:
-        of_all = _without_workloads(self._others)
-        references = {subject: self._references(subject, of_all) for subject in self._canary}
+        of_all = _pooled(self._others), _pooled(self._before)
+        references = {subject: self._references(subject, *of_all) for subject in self._canary}
         tested = [
             subject
             for subject, (others, before) in references.items()
@@ -266,11 +267,17 @@ class RolloutJudge:
                 return TrafficFinding(f"{why}; {self._cause(changes, subject)}", says=self._says())
         return TrafficFinding(waits=self._waits(condition, changes), says=self._says())
 
-    def _references(self, subject: Subject, of_all: _Sides) -> tuple[_Side | None, _Side | None]:
+    def _references(
+        self, subject: Subject, others_of_all: _Sides, before_of_all: _Sides
+    ) -> tuple[_Side | None, _Side | None]:
         if subject.kind is SubjectKind.WEIGHTED:  # a destination that was bad before is no better for more weight
             return self._others.get(subject) or self._before.get(subject), None
-        others = self._others.get(subject) or of_all.get(subject._replace(workload=""))
-        return others, self._before.get(subject)
+        others = self._others.get(subject) or others_of_all.get(subject._replace(workload=""))
+        before = self._before.get(subject)
+        if others is None and before is None:  # it was not called until now: all other calls have to do
+            every = subject._replace(workload="", name="")
+            return others_of_all.get(every), before_of_all.get(every)
+        return others, before
 
     def _worse(
         self, condition: RolloutCondition, subject: Subject, others: _Side | None, before: _Side | None, alpha: float
@@ -432,12 +439,13 @@ _OF_LISTENERS = (
 )
 
 
-def _without_workloads(sides: _Sides) -> _Sides:
-    """The same with the tries of all workloads together."""
+def _pooled(sides: _Sides) -> _Sides:
+    """The calls of all workloads together, to each service and to all of them (without a name)."""
     found: _Sides = {}
     for subject, side in sides.items():
         if subject.kind is SubjectKind.CALLS:
-            found.setdefault(subject._replace(workload=""), _Side()).take(side)
+            for name in (subject.name, ""):
+                found.setdefault(subject._replace(workload="", name=name), _Side()).take(side)
     return found
 
 

@@ -17,7 +17,7 @@ export function Rollout({ of, isFull = false }) {
     </p>
     ${steps.length && !isBack
       ? html`<div class="steps" role="img" aria-label=${`step ${step} of ${steps.length}`}>
-          ${steps.map((share, at) => html`<span key=${at} class=${at < step - 1 ? "done" : at === step - 1 ? "at" : null} title=${`${share} % of the proxies`}></span>`)}
+          ${steps.map((share, at) => html`<span key=${at} class=${at < step - 1 ? "done" : at === step - 1 ? "at" : null} title=${`${share} % of the ${of.by === "weights" ? "way" : "proxies"}`}></span>`)}
         </div>`
       : null}
     <p>
