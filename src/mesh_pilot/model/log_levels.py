@@ -24,6 +24,7 @@ SCOPES: Mapping[str, str] = {
     "sources": "every source, and the supervisor that restarts them",
     "state": "what is kept over restarts",
     "status": "status written to objects in Kubernetes: what the API server refuses",
+    "traffic": "reports of traffic: streams refused, and what is remembered of it",
     "upkeep": "parts of a process that failed or ended, and their restarts",
     "webhooks": "admission webhooks: objects refused, sidecars injected, webhook configurations kept",
     "world": "the reducer: revisions, what changed and why, conflicts",
