@@ -86,7 +86,8 @@ routes = ApiTopic()
 
 @routes.declare(
     "/history",
-    "The revisions that were published: cause, objects, proxies, bytes, time to the last ACK, NACKs.",
+    "The revisions that were published: cause, objects, proxies, bytes, time to the last ACK, NACKs; and whether calls"
+    " failed more often after them.",
     parameters=(LIMIT, BEFORE, SINCE, PROXY, OBJECT, TRIALS),
     answers=HistoryPiece,
 )
