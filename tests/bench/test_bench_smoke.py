@@ -171,3 +171,13 @@ def test_the_cost_of_the_history_is_printed_by_its_parts() -> None:
         [sys.executable, "-m", "bench.history", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["burst", "write", "write", "count", "the"]
+
+
+def test_reports_of_traffic_are_measured_in_both_forms() -> None:
+    sizes = {"proxies": 4, "clusters": 5, "busy": 2, "interval": 1, "seconds": 1, "clients": 2, "edits": 1}
+    command = [sys.executable, "-m", "bench.traffic", *(f"--{name}={value}" for name, value in sizes.items())]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()[1:]
+    assert [line.partition(":")[0] for line in lines] == ["relay"] * 3 + ["stock"] * 3
+    assert all("reports a second" in line for line in lines[::3])

@@ -22,7 +22,7 @@ from mesh_pilot.model.traffic import (
     read_report,
 )
 from mesh_pilot.traffic.load_reports import LoadRows, first_node, report_pieces
-from tests.traffic_reports.streams import node
+from tests.traffic_reports.streams import loads, node
 
 numbers = st.integers(0, 2**40)
 rows = st.builds(
@@ -101,3 +101,12 @@ def test_what_grpc_drops_is_a_failed_attempt_and_what_envoy_drops_is_among_its_e
         False: [{Counter.ATTEMPTS: 5, Counter.FAILED_ATTEMPTS: 4}],
         True: [{Counter.ATTEMPTS: 9, Counter.FAILED_ATTEMPTS: 8}],
     }
+
+
+def test_a_nodes_extensions_are_not_decoded_and_idle_clusters_make_no_rows() -> None:
+    busy = {"successful_requests": 1}
+    data = loads(node(), **{f"idle-{number}": {} for number in range(90)}, **{f"busy-{n}": busy for n in range(10)})
+    pieces = list(report_pieces(data))
+    found = [row for piece in pieces for row in LoadRows(adds_dropped=False).rows(piece, attempts_only=False)]
+    assert sum(map(len, pieces)) == len(data) - len(loads(node()))
+    assert sorted(row.name for row in found) == [f"busy-{number}" for number in range(10)]
