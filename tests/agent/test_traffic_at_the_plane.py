@@ -355,6 +355,28 @@ async def test_a_restart_of_any_part_loses_one_interval_at_most_and_is_marked(me
             await eventually(is_told)
 
 
+async def test_a_hot_restart_under_load_counts_nothing_twice(mesh: Mesh) -> None:
+    """A new Envoy takes over what the old one has counted last, a part of which was reported."""
+    async with mesh.running(), mesh.proxy() as proxy:
+        asked = 0
+
+        async def load() -> None:
+            nonlocal asked
+            while True:
+                await mesh.ask("ok", "/status/200")
+                asked += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load)
+            await eventually(lambda: mesh.requests()[0] > 100)
+            await mesh.hot_restart(proxy)
+            await mesh.until_marked(proxy, 2)
+            told = mesh.requests()[0]
+            await eventually(lambda: mesh.requests()[0] > told + 50)
+            nursery.cancel_scope.cancel()
+        assert await mesh.settled(proxy) <= asked
+
+
 async def test_a_control_plane_that_counts_nothing_costs_nothing(mesh: Mesh) -> None:
     async with mesh.running(traffic_reports=None), mesh.proxy("--envoy-log-level=info") as proxy:
         await mesh.ask("ok", "/status/200", 3)

@@ -15,7 +15,7 @@ from mesh_pilot.agent.envoy.admin import AdminClient
 from mesh_pilot.agent.envoy.child import since_boot
 from mesh_pilot.agent.relay.node_message import encode_node
 from mesh_pilot.agent.relay.planes import Planes
-from mesh_pilot.agent.traffic.reporter import TrafficReporter
+from mesh_pilot.agent.traffic.reporter import MERGED_SECONDS, TrafficReporter
 from mesh_pilot.model.service import Locality
 from mesh_pilot.model.traffic import REPORTS_PATH, Counter, TrafficReport, encode_answer, read_report
 from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, ServerStream, Status
@@ -90,6 +90,10 @@ class Envoy:
     client: AdminClient
     facts: Process
     has_admin: bool = True
+
+    @property
+    def age_seconds(self) -> float:
+        return since_boot() - self.facts.started
 
     def has_admin_file(self) -> bool:
         return True
@@ -240,10 +244,29 @@ async def test_an_envoy_whose_successor_has_the_admin_interface_is_not_read(tmp_
         at.envoy.counts(a=100)
         looks = len(at.envoy.http.requests)
         await eventually(lambda: len(at.envoy.http.requests) > looks + 1)
-        at.runner.current = Envoy(at.envoy.http, at.envoy.client, Process(pid=2, epoch=1))
+        started = since_boot() - MERGED_SECONDS
+        at.runner.current = Envoy(at.envoy.http, at.envoy.client, Process(pid=2, epoch=1, started=started))
         await eventually(lambda: server.gaps == 2)
         at.envoy.counts(a=101)
         await eventually(lambda: server.sums() == {"a": 4})
+
+
+async def test_an_envoy_after_a_hot_restart_is_read_once_it_has_what_its_predecessor_counted_last(
+    tmp_path: Path,
+) -> None:
+    server = ReportServer()
+    async with fake_plane(server) as plane, reporting(tmp_path, plane.address) as at:
+        at.envoy.counts(a=3)
+        await eventually(lambda: server.sums() == {"a": 3})
+        looks = len(at.envoy.http.requests)
+        young = Process(pid=2, epoch=1, started=since_boot() - MERGED_SECONDS + 1.0)
+        at.envoy.counts(a=2)  # of those that were reported
+        at.runner.current = Envoy(at.envoy.http, at.envoy.client, young)
+        await eventually(lambda: server.gaps == 2)
+        assert since_boot() >= young.started + MERGED_SECONDS
+        at.envoy.counts(a=3)
+        await eventually(lambda: server.sums() == {"a": 4})
+        assert len(at.envoy.http.requests) > looks
 
 
 async def test_the_last_report_is_sent_and_its_stream_ended_before_the_agent_ends(tmp_path: Path) -> None:

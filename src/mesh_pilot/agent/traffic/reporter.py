@@ -35,6 +35,9 @@ _END_SECONDS = 2.0
 _UNCERTAIN_SECONDS = 45.0
 """The age of a message that has arrived if its connection was there: one that takes nothing for 40 s is given up."""
 _LEAST_SECONDS = 0.5
+MERGED_SECONDS = 8.0
+"""The age at which an Envoy has taken over what its predecessor counted last, a part of which was reported: it does so
+when it flushes its statistics, by default after 5 s."""
 
 
 @attrs.define
@@ -102,8 +105,15 @@ class TrafficReporter:
                 if self._seconds:
                     await self._read()
                     await self._report()
-                with trio.move_on_after(self._seconds or float("inf")):
+                with trio.move_on_after(self._pause()):
                     await self._happened.wait()
+
+    def _pause(self) -> float:
+        """The time to the next look: earlier at an Envoy that is about to be readable for the first time."""
+        child = self._envoy.current
+        is_young = child is not None and child.facts.pid != self._pid and child.facts.epoch > 0
+        rest = MERGED_SECONDS - child.age_seconds if child is not None and is_young else 0.0
+        return min(self._seconds, rest) if self._seconds and rest > 0 else self._seconds or float("inf")
 
     async def end(self) -> None:
         """Report what is left, before Envoy ends, and close the stream."""
@@ -123,6 +133,8 @@ class TrafficReporter:
         """Read the Envoy that serves. What cannot be read now is in the next page."""
         child = self._envoy.current
         if child is None or not child.has_admin_file():
+            return
+        if child.facts.epoch > 0 and child.age_seconds < MERGED_SECONDS:
             return
         if child.facts.pid != self._pid:
             is_fresh = child.facts.epoch == 0 and child.facts.started >= self._began
