@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import attrs
 
+from mesh_pilot.mesh.names.resources import parse_cluster
 from mesh_pilot.mesh.virtual_services.rules import destinations_of
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import NewValue, RolloutState
@@ -36,10 +38,10 @@ from mesh_pilot.traffic.judging import (
     judged,
     level,
 )
-from mesh_pilot.traffic.table import SLOT_SECONDS, SLOTS, TrafficEdge, TrafficTable
+from mesh_pilot.traffic.table import SLOT_SECONDS, SLOTS, CallingWorkload, TrafficEdge, TrafficTable
 
-MOST_PROXIES = 500
-"""Proxies of either side whose traffic is read."""
+MOST_PROXIES = 100
+"""Proxies of either side whose traffic is read: enough to know, and a look stays short."""
 
 SPANS, SPAN_SECONDS = 5, 60.0
 """The time before, in pieces."""
@@ -242,6 +244,8 @@ class RolloutJudge:
             cluster = edge.cluster
             place = self._shifted.get((cluster.host, cluster.subset)) if cluster is not None else None
             for subject, pair in _subjects(edge) if place is not None else ():
+                if not pair[0]:
+                    continue
                 name, gains = place or ("", False)
                 side = (gaining if gains else losing).setdefault(
                     Subject("", SubjectKind.WEIGHTED, name, subject.unit), _Side()
@@ -251,7 +255,8 @@ class RolloutJudge:
     # -- judging
 
     def _judge(self, condition: RolloutCondition, changes: Iterable[NewValue]) -> TrafficFinding:
-        of_all = _pooled(self._others), _pooled(self._before)
+        is_lacking = not self._canary.keys() <= self._others.keys()
+        of_all = (_pooled(self._others), _pooled(self._before)) if is_lacking else ({}, {})
         references = {subject: self._references(subject, *of_all) for subject in self._canary}
         tested = [
             subject
@@ -402,17 +407,16 @@ def _read(table: TrafficTable, nodes: Collection[str], span: tuple[float, float]
     """Add what proxies counted in a time."""
     for edge in table.edges(*span, nodes=nodes):
         for subject, pair in _subjects(edge):
+            if not pair[0]:
+                continue
             into.setdefault(subject, _Side()).add(edge.proxy.node, span[0], *pair)
 
 
 def _subjects(edge: TrafficEdge) -> Iterator[tuple[Subject, Pair]]:
     """The subjects that a row is about, each with its tries."""
-    counts, workload = edge.counts, f"{edge.proxy.workload.name}.{edge.proxy.workload.namespace}"
+    counts = edge.counts
     if edge.kind is RowKind.CLUSTER:
-        cluster = edge.cluster
-        kind, name = SubjectKind.CALLS, f"{cluster.host}:{cluster.port}" if cluster is not None else edge.name
-        if cluster is not None and not cluster.host:
-            kind, name = SubjectKind.ARRIVING, str(cluster.port)
+        workload, kind, name = _of_cluster(edge.proxy.workload, edge.name)
         if counts[Counter.REQUESTS]:
             yield Subject(workload, kind, name, Counter.REQUESTS), (counts[Counter.REQUESTS], counts[Counter.ERRORS])
         elif not counts.has_requests and counts[Counter.ATTEMPTS]:
@@ -423,6 +427,7 @@ def _subjects(edge: TrafficEdge) -> Iterator[tuple[Subject, Pair]]:
             pair = max(counts[Counter.CONNECTIONS], failures), failures
             yield Subject(workload, kind, name, Counter.CONNECTIONS), pair
     elif edge.kind is RowKind.LISTENER:
+        workload = f"{edge.proxy.workload.name}.{edge.proxy.workload.namespace}"
         number = counts[Counter.REQUESTS]
         for kind, counter in _OF_LISTENERS:
             pair = max(number, counts[counter]), counts[counter]
@@ -430,6 +435,17 @@ def _subjects(edge: TrafficEdge) -> Iterator[tuple[Subject, Pair]]:
         denied = counts[Counter.DENIED]
         pair = max(number, denied + counts[Counter.ALLOWED]), denied
         yield Subject(workload, SubjectKind.DENIED, edge.name, Counter.REQUESTS), pair
+
+
+@lru_cache(10_000)
+def _of_cluster(workload: CallingWorkload, name: str) -> tuple[str, SubjectKind, str]:
+    """The subject of a cluster, but for its unit."""
+    whose, cluster = f"{workload.name}.{workload.namespace}", parse_cluster(name)
+    if cluster is None:
+        return whose, SubjectKind.CALLS, name
+    if not cluster.host:
+        return whose, SubjectKind.ARRIVING, str(cluster.port)
+    return whose, SubjectKind.CALLS, f"{cluster.host}:{cluster.port}"
 
 
 _OF_LISTENERS = (
