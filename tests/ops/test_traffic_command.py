@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.model.traffic import RowKind
 from mesh_pilot.ops.values.traffic_looks import TrafficLooks
 from mesh_pilot.traffic.table import SLOTS
 from tests.support.command import Done, mesh_pilot, on_terminal
@@ -67,6 +68,18 @@ async def test_who_calls_whom_with_what_got_worse_first(meshes: Meshes) -> None:
     assert third[:7] == ["old.shop", "reviews.test:9080/v1", "attempts", "0.17", "100.00%", "-", "-"]
     assert "1 proxy sends load reports alone, which tell attempts" in found.out
     assert "Counts are incomplete" in found.out
+
+
+async def test_requests_that_end_at_a_listener_and_calls_that_are_denied_are_told(meshes: Meshes) -> None:
+    lost = row("outbound_0.0.0.0_9080", RowKind.LISTENER, no_route=1, no_cluster=2)
+    judged = row("inbound_0.0.0.0_9080;", RowKind.LISTENER, denied=5)
+    meshes.planted[0].plant((WEB, [row(REVIEWS, requests=10), lost]), (SERVER, [judged]), slots=6)
+    ended = "6 requests matched no route (404), 12 requests went to a cluster that does not exist (503)"
+    for arguments in ((), ("web-1.shop",)):
+        found = await meshes.traffic(*arguments)
+        assert f"web-1.shop at outbound_0.0.0.0_9080: {ended}" in found.out
+    assert "policies_denied_30_calls_there" in (await meshes.traffic()).out
+    assert "matched no route" not in (await meshes.traffic("reviews")).out
 
 
 async def test_json_has_requests_and_errors_of_each_edge_in_the_window(meshes: Meshes) -> None:

@@ -52,7 +52,8 @@ def command(*, name: str | None, namespace: str | None, planes: Sequence[PlaneCl
     Numbers are of the last minute. UNIT is requests where an agent counts them: as the caller saw them, a request with
     retries once. Where there are load reports alone it is attempts, or connections. ? stands for what is not known.
     BEFORE is the success of the oldest minute that is remembered, ten minutes ago if there is as much. "worse" is said
-    only of what chance does not explain.
+    only of what chance does not explain. Below the table are requests that no route matched, or whose cluster does not
+    exist.
 
     Exits with 0; with 1 if nothing has the name, or a control plane does not answer.
     """
@@ -90,7 +91,11 @@ def _asked(plane: PlaneClient, name: str | None, namespace: str | None) -> dict[
     if "service" in meant:
         services = _whole(plane, "/traffic/services", namespace=namespace, **meant)["items"]
     silent = plane.get("/traffic/proxies", state="nothing", limit=NAMED)["items"] if found["silent"] else []
-    return {**found, "services": services, "silent_proxies": silent}
+    lost: list[dict[str, Any]] = []
+    if "service" not in meant:
+        rows = plane.get("/traffic/listeners", namespace=namespace, limit=PAGE, **meant)["listeners"]["items"]
+        lost = [row for row in rows if row["no_route"] or row["no_cluster"]]
+    return {**found, "services": services, "silent_proxies": silent, "listeners": lost}
 
 
 def _whole(plane: PlaneClient, path: str, **query: str | None) -> dict[str, Any]:
@@ -151,6 +156,7 @@ def _together(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         **{name: sum(answer[name] for answer in answers) for name in ("by_agents", "by_load_reports", "silent")},
         "silent_proxies": [each for answer in answers for each in answer["silent_proxies"]][:NAMED],
         "services": services,
+        "listeners": [each for answer in answers for each in answer["listeners"]],
         "edges": edges if len(answers) == 1 else _summed(edges),
     }
 
@@ -184,6 +190,7 @@ def _sum_of_edges(edges: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "more_failures": _sum(edge["more_failures"] for edge in edges),
         "is_worse": any(edge["is_worse"] for edge in edges),
         "proxies": sum(edge["proxies"] for edge in edges),
+        "denied": _sum(edge["denied"] for edge in edges),
     }
 
 

@@ -17,6 +17,9 @@ UNUSED_IF_ALIKE = {"UNIT": "requests", "IN FLIGHT": "-", "NOTES": "-"}
 
 WORSE = "worse"
 
+LISTENERS = 5
+"""Listeners in which requests ended that are listed."""
+
 NOTED = {
     "timeouts": "timeouts",
     "retries": "retries",
@@ -70,6 +73,7 @@ def _cells(edge: Mapping[str, Any]) -> Iterator[str]:
     yield str(edge["in_flight"] or "")
     notes = [WORSE] if edge["is_worse"] else []
     notes += [f"{edge[name]:,} {words}" for name, words in NOTED.items() if edge[name]]
+    notes += [f"policies denied {edge['denied']:,} calls there"] if edge["denied"] else []
     notes += ["some proxies only"] if edge["is_partial"] else []
     notes += ["incomplete"] if not edge["is_complete"] else []
     yield ", ".join(notes)
@@ -93,9 +97,23 @@ def service_lines(service: Mapping[str, Any]) -> Iterator[str]:
         yield "  no VirtualService or route names it"
 
 
+def _worst(listeners: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(listeners, key=lambda row: -row["no_route"] - row["no_cluster"])[:LISTENERS]
+
+
+def _lost(row: Mapping[str, Any]) -> str:
+    """A listener in which requests ended, in a line."""
+    ends = [f"{counted(row['no_route'], 'request')} matched no route (404)"] if row["no_route"] else []
+    if row["no_cluster"]:
+        ends.append(f"{counted(row['no_cluster'], 'request')} went to a cluster that does not exist (503)")
+    return f"{row['proxy']} at {row['listener']}: {', '.join(ends)}"
+
+
 def _notes(found: Mapping[str, Any]) -> Iterator[str]:
     """Lines that say what is not in the table."""
-    lines = []
+    lines = [_lost(row) for row in _worst(found["listeners"])]
+    if len(found["listeners"]) > LISTENERS:
+        lines.append(f"and at {len(found['listeners']) - LISTENERS} more listeners")
     if found["edges"] and not found["is_complete"]:
         lines.append("Counts are incomplete: some proxies began to report within this time, or lost an interval.")
     if found["by_load_reports"]:
