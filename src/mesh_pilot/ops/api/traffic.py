@@ -59,7 +59,7 @@ SERVICE = Parameter("service", "Only what is about this host: a service's, or it
 PROXY = Parameter("proxy", "Only what this proxy counted: NAME.NAMESPACE or a node id.")
 NAMESPACE = Parameter("namespace", "Only what is of this namespace, on either side.")
 BY = Parameter("by", "What callers are: `workload`, `proxy` (the default with `proxy`) or `namespace`.")
-INBOUND = Parameter("inbound", "`true`: also what proxies counted of their own applications.")
+INBOUND = Parameter("inbound", "`true`: also what proxies counted of the applications behind them.")
 ONLY = Parameter(
     "only",
     "`unrouted`: only calls to services that no VirtualService names; `denied`: to those where policies deny calls.",

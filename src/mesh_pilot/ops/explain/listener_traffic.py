@@ -33,8 +33,14 @@ class ListenerTraffic:
     """Requests that no route matched: 404."""
     no_cluster: int
     """Requests whose route names a cluster that does not exist: 503."""
-    allowed: int
     denied: int
+    """Requests and connections that policies denied."""
+    requests: int
+    """Requests that were answered, whoever answered."""
+    errors: int
+    """The number of them that were answered with a 5xx."""
+    client_errors: int
+    """The number of them that were answered with a 4xx."""
 
 
 def listener_rows(state: PlaneState, seen: TrafficSeen) -> Iterator[ListenerTraffic]:
@@ -52,8 +58,10 @@ def listener_rows(state: PlaneState, seen: TrafficSeen) -> Iterator[ListenerTraf
                 hosts,
                 counts[Counter.NO_ROUTE],
                 counts[Counter.NO_CLUSTER],
-                counts[Counter.ALLOWED],
                 counts[Counter.DENIED],
+                counts[Counter.REQUESTS],
+                counts[Counter.ERRORS],
+                counts[Counter.CLIENT_ERRORS],
             )
 
 

@@ -20,7 +20,7 @@ def percentage(rate: float) -> str:
 def failing(counts: TrafficCounts) -> str:
     """The end of a sentence about calls: how many of them fail."""
     if counts.rate is None:
-        return "how many of them fail is unknown"
+        return "an unknown share of them fails"
     return f"{percentage(counts.rate)} of them fail"
 
 

@@ -65,9 +65,8 @@ class ServiceTraffic:
     outside: int | None
     """Requests that arrived, retries included, less those that callers in the mesh made: calls from outside the mesh;
     null if unknown."""
-    allowed: int | None
-    """Calls that policies admitted; null if no proxy of it counts that."""
     denied: int | None
+    """Calls that policies denied; null if no proxy of it counts that."""
     routed_by: Sequence[str]
     """The VirtualServices that have its host, those made of routes of the Gateway API included; empty: no object names
     these calls."""
@@ -128,7 +127,7 @@ async def _services(state: PlaneState, seen: TrafficSeen) -> ServicesSeen:
         change = change_of_rows(own, seen.seconds)
         counted = together(each.now for each in inbound)
         judged = together(each.now for each in policies)
-        is_judged = any(each in judged.values for each in (Counter.ALLOWED, Counter.DENIED))
+        is_judged = judged.has_requests or counted.has_requests
         arrived_requests, of_callers = counted.requests, change.now.requests if own else 0
         outside = None
         if arrived_requests is not None and of_callers is not None and not change.now.is_partial and key not in shared:
@@ -141,7 +140,6 @@ async def _services(state: PlaneState, seen: TrafficSeen) -> ServicesSeen:
             TrafficCounts.of(counted, seen.seconds.now) if inbound else None,
             key in shared,
             outside,
-            judged[Counter.ALLOWED] if is_judged else None,
             judged[Counter.DENIED] if is_judged else None,
             routed.by(key.host),
             _series(seen.part.services.get(key)),
@@ -207,7 +205,7 @@ async def configured_edges(state: PlaneState, seen: TrafficSeen, by: GroupBy) ->
     def counted() -> Iterator[None]:
         for row in seen.rows:
             port = port_of_listener(row.name) if row.kind is RowKind.LISTENER else 0
-            if port and (Counter.ALLOWED in row.now.values or Counter.DENIED in row.now.values):
+            if port and row.now.has_requests:
                 for key in served.at(row.proxy, port):
                     denied[key] = denied.get(key, 0) + row.now[Counter.DENIED]
             yield

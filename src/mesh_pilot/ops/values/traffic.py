@@ -24,7 +24,7 @@ from mesh_pilot.traffic.counts import Counts, Tries, together
 from mesh_pilot.traffic.table import SLOT_SECONDS, ReportingProxy, TrafficEdge
 
 USUAL_SECONDS = 60
-"""The length of the time that is told where nobody says how long."""
+"""The length of the time that is told where no other is asked for."""
 
 SURE = 3.0
 """A multiple of the usual scatter, and a number of failures: more than both is worse than before."""

@@ -15,7 +15,6 @@ from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.traffic_ends import TrafficEnds
 from mesh_pilot.ops.values.traffic_looks import TrafficLooks
 from mesh_pilot.replicas.workers.questions import TrafficPartQuestion
-from mesh_pilot.traffic.table import SLOT_SECONDS
 
 SERIES = (
     *(Counter.REQUESTS, Counter.ERRORS, Counter.ATTEMPTS, Counter.FAILED_ATTEMPTS),
@@ -23,8 +22,11 @@ SERIES = (
 )
 """Counters of which services have numbers of ten minutes."""
 
+SILENT_SECONDS = 130.0
+"""The time without a report after which a connected proxy counts as silent: an agent with nothing to tell says so once
+a minute."""
 MISSED = 3
-"""Intervals without a report after which a proxy counts as silent."""
+"""The same in intervals, where these are long."""
 
 
 @attrs.frozen
@@ -52,7 +54,7 @@ class ServiceNumbers:
     """Ten minutes of a service."""
 
     numbers: Sequence[Sequence[int]]
-    """Of each counter of ``SERIES``, by slot, the oldest first."""
+    """The numbers of each counter of ``SERIES``, by slot, the oldest first."""
     has_requests: bool
     """True if an agent of a caller counts requests."""
 
@@ -146,5 +148,5 @@ def _silent(state: PlaneState, node: str) -> str:
     """The reason for taking a connected proxy that has reported for silent; empty if it is not."""
     assert state.traffic is not None
     silent = state.traffic.table.silent_seconds(node)
-    interval = max(SLOT_SECONDS, state.reports.seconds if state.reports is not None else 0.0)
-    return f"it is connected, and its last report came {silent:.0f} s ago" if silent > MISSED * interval else ""
+    most = max(SILENT_SECONDS, MISSED * (state.reports.seconds if state.reports is not None else 0.0))
+    return f"it is connected, and its last report came {silent:.0f} s ago" if silent > most else ""
