@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from mesh_pilot.cli.lib.terminal import coloured, plain, table, width
-from mesh_pilot.cli.lib.traffic_cells import a_second, success
-from mesh_pilot.model.counts import counted
+from mesh_pilot.cli.lib.traffic_cells import success
+from mesh_pilot.model.counts import counted, short_rate
 
 COLUMNS = ("CALLER", "CALLED", "UNIT", "A SECOND", "SUCCESS", "BEFORE", "IN FLIGHT", "NOTES")
 UNUSED_IF_ALIKE = {"UNIT": "requests", "IN FLIGHT": "-", "NOTES": "-"}
@@ -36,8 +36,9 @@ def print_traffic(found: Mapping[str, Any]) -> None:
     elif not edges:
         click.echo("no calls in the last minute, and none ten minutes ago")
     else:
-        before = f"{found['before_seconds']:g} s" if found["before_seconds"] else "nothing yet"
-        click.echo(f"The last {found['seconds']:g} s, against the oldest that is remembered: {before}.")
+        before = f"against {found['before_seconds']:g} s up to ten minutes ago"
+        against = before if found["before_seconds"] else "the first that is known"
+        click.echo(f"The last {found['seconds']:g} s, {against}.")
         for service in found["services"]:
             for line in service_lines(service):
                 click.echo(plain(line))
@@ -67,7 +68,7 @@ def _cells(edge: Mapping[str, Any]) -> Iterator[str]:
     port = f":{called['port']}" if called["port"] else ""
     yield f"{called['name']}{port}{'/' if called['subset'] else ''}{called['subset']}"
     yield edge["unit"]
-    yield a_second(edge["per_second"])
+    yield short_rate(edge["per_second"])
     yield success(edge)
     yield success(edge["before"]) if edge["before"] is not None else ""
     yield str(edge["in_flight"] or "")
@@ -83,12 +84,12 @@ def service_lines(service: Mapping[str, Any]) -> Iterator[str]:
     """The calls to a service in lines: its callers' sum, what its own proxies counted, and what policies denied."""
     name, unit = service["service"]["name"], service["unit"]
     share = success(service)
-    calls = f"{a_second(service['per_second'])} {unit} a second from {counted(service['callers'], 'workload')}"
+    calls = f"{short_rate(service['per_second'])} {unit} a second from {counted(service['callers'], 'workload')}"
     yield f"{name}: {calls}{f', {share} of them succeed' if share else ''}"
     inbound = service["inbound"]
     if inbound is not None:
         shared = ", with other services at the same port" if service["is_shared"] else ""
-        text = f"  its own proxies counted {a_second(inbound['per_second'])} {inbound['unit']} a second{shared}"
+        text = f"  its own proxies counted {short_rate(inbound['per_second'])} {inbound['unit']} a second{shared}"
         outside = f"; {service['outside']:,} came from outside the mesh" if service["outside"] else ""
         yield f"{text}{outside}"
     if service["denied"]:

@@ -6,11 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def a_second(rate: float) -> str:
-    """A rate in about three digits."""
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 10 else f"{rate:.2f}"
-
-
 def success(counts: Mapping[str, Any]) -> str:
     """The share of tries that did not fail, for people; empty without a try, ? where failures are not known."""
     if not counts["tries"]:

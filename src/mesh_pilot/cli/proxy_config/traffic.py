@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from mesh_pilot.cli.lib.traffic_cells import a_second, success
+from mesh_pilot.cli.lib.traffic_cells import success
 from mesh_pilot.cli.plane.requests import PAGE
 from mesh_pilot.cli.proxy_config.source import DumpSource
+from mesh_pilot.model.counts import short_rate
 
 if TYPE_CHECKING:
     from mesh_pilot.explain.inspection.listings.listing import Listing
@@ -48,4 +49,4 @@ def _cluster(called: Mapping[str, Any]) -> str:
 
 
 def _cells(counts: Mapping[str, Any] | None) -> tuple[str, str]:
-    return (a_second(counts["per_second"]), success(counts)) if counts is not None else ("", "")
+    return (short_rate(counts["per_second"]), success(counts)) if counts is not None else ("", "")

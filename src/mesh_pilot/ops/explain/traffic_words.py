@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mesh_pilot.model.counts import counted
+from mesh_pilot.model.counts import counted, short_rate
 from mesh_pilot.ops.values.service_traffic import ServiceTraffic
 from mesh_pilot.ops.values.traffic import TrafficChange, TrafficCounts, TrafficEdgeRow
 
@@ -35,7 +35,7 @@ def took_this_way(counts: TrafficCounts) -> str:
 
 def _change(change: TrafficChange) -> str:
     now, before = change.now, change.before
-    text = f"{now.per_second:g} {now.unit} a second, {failing(now)}"
+    text = f"{short_rate(now.per_second)} {now.unit} a second, {failing(now)}"
     if before is not None and before.rate is not None and now.rate is not None:
         text += f", ten minutes ago {percentage(before.rate)}"
     return f"{text}: worse" if change.is_worse else text
@@ -52,7 +52,8 @@ def service_lines(service: ServiceTraffic, callers: Sequence[TrafficEdgeRow]) ->
     if service.inbound is not None:
         own = service.inbound
         shared = ", with other services at the same port" if service.is_shared else ""
-        yield f"the service's own proxies counted {own.per_second:g} {own.unit} a second, {failing(own)}{shared}"
+        rate = f"{short_rate(own.per_second)} {own.unit} a second"
+        yield f"the service's own proxies counted {rate}, {failing(own)}{shared}"
     if service.outside:
         yield f"{service.outside:,} requests came from outside the mesh"
     if service.denied is not None:
