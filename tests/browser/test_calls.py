@@ -277,7 +277,7 @@ def test_where_traffic_is_off_it_says_so(chromium: Any, tmp_path: Path) -> None:
                 assert "traffic is off by a setting" in shown(page)
                 assert page.locator(".graph").count() == 0
             go(page, "#/traffic/proxies")
-            assert "web-1.shop" in shown(page)
+            assert "No proxy has connected, or traffic is off." in shown(page)
 
 
 def test_a_mesh_with_one_namespace_shows_its_services_at_once_and_odd_names_as_text(
@@ -315,3 +315,18 @@ def test_a_revision_after_which_calls_fail_more_often_is_marked_with_words(chrom
             assert "Worse on 2 of 31 edges. 12 of 4,000 failed (0.3 %) in 10 minutes before" in found
             assert "219 of 4,080 failed (5.4 %) in 4 minutes after. Until revision 7" in found
             assert "84 of 410 failed (20 %)" in page.get_by_role("table", name="Calls that got worse").inner_text()
+
+
+def test_a_proxy_has_what_it_calls(chromium: Any, tmp_path: Path) -> None:
+    with plane_thread(tmp_path) as plane:
+        traffic = plane.plane.state.traffic
+        assert traffic is not None
+        calling = row("outbound|9080||ratings.test", requests=50, errors=10, timeouts=10)
+        Planted(traffic.table).plant((reporting("web-1.shop", address="10.9.9.9"), [calling]), slots=2)
+        plane.connect("web-1")
+        for page in looking(chromium, plane.url):
+            go(page, "#/proxies/web-1.shop")
+            page.get_by_text("What it calls").click()
+            line = page.get_by_role("table", name="Calls").locator("tbody tr")
+            assert line.inner_text().startswith("ratings.test :9080")
+            assert "80 %" in line.inner_text() and "20 timeouts" in line.inner_text()

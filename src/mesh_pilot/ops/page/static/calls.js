@@ -79,7 +79,7 @@ function End({ of, entry = false }) {
   const more = of.kind === "namespace" ? "" : (KINDS[of.kind] ?? of.namespace);
   return html`<span>
     ${href ? html`<${Link} href=${href} text=${endName(of)} entry=${entry} />` : html`<${Name} text=${endName(of)} />`}
-    ${of.port || more ? html` <span class="quiet">${of.port ? `:${of.port} ` : ""}<${Name} text=${more} /></span>` : null}
+    ${of.port || more ? html` <span class="quiet">${of.port ? `:${of.port}` : ""}${more ? html` <${Name} text=${more} />` : null}</span>` : null}
     ${of.subset ? html` <${Badge} text=${of.subset} />` : null}
   </span>`;
 }
@@ -128,6 +128,7 @@ function Reporters({ data, query }) {
         keyed=${(each) => each.proxy_id}
         parts=${REPORTERS}
         query=${query}
+        nothing=${query.q || query.namespace || query.state ? "The filter lets no proxy through." : "No proxy has connected, or traffic is off."}
         columns=${[
           { head: "proxy", sort: "proxy", cell: (each) => html`<${Link} href=${to("proxies", each.proxy)} text=${each.proxy} entry />` },
           { head: "reports", sort: "reports", cell: (each) => html`<${Badge} text=${each.reports} severity=${each.reports === "nothing" ? "warning" : each.reports === "requests" ? "ok" : ""} />` },

@@ -31,9 +31,11 @@ export function CallsPicture({ rows, expanded, namespace = "", table = "calls-ta
     event.preventDefault();
     document.querySelector(`#${table} a`)?.focus();
   };
+  const last = Math.max(...boxes.map((each) => each.x));
+  const isJoined = lines.some(({ start, end }) => start.x === last && end.x === last);
   return html`<section class="part graph calls" role="region" tabindex="0" aria-label="Picture">
     <a class="skip" href=${`#${table}`} onClick=${skip}>Skip the picture: the table says the same</a>
-    <${Drawing} boxes=${boxes} right=${lines.some(({ start, end }) => start.x === end.x) ? RIGHT : 0} label=${`${counted(boxes.length, "box", "boxes")}, ${counted(lines.length, "line")}`}>
+    <${Drawing} boxes=${boxes} right=${isJoined ? RIGHT : 0} label=${`${counted(boxes.length, "box", "boxes")}, ${counted(lines.length, "line")}`}>
       ${lines.map((line) => html`<${Line} key=${line.key} of=${line} />`)}
       ${boxes.map((box) => html`<${Box} key=${box.id} of=${box} />`)}
     <//>

@@ -6,6 +6,7 @@ import {
   useAnswer,
 } from "./components.js";
 import { html, to, toQuery, useState } from "./lib.js";
+import { CallsOfProxy } from "./servicecalls.js";
 import { counted, number, yaml } from "./text.js";
 
 const LISTED = ["proxies"];
@@ -147,6 +148,7 @@ function Proxy({ data, parts, query }) {
     ${streams.length > 1 ? html`<p class="warn">${counted(streams.length, "proxy")} have this name; their addresses tell them apart.</p>` : null}
     ${streams.map((own) => html`<${Stream} key=${`${own.proxy_id} ${own.connected_at ?? "gone"}`} own=${own} />`)}
     ${described ? html`<${Part} title="What applies to it"><div class="wide"><${Described} described=${described} known=${["Proxy"]} /></div><//>` : null}
+    <${Folded} title="What it calls">${() => html`<${CallsOfProxy} id=${parts[1]} />`}<//>
     ${streams.some((own) => !own.gone) ? html`<${Sent} id=${parts[1]} query=${query} types=${Object.keys(streams.find((own) => !own.gone).status ?? {})} />` : null}
   `;
 }

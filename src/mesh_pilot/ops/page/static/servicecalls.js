@@ -1,9 +1,9 @@
-// The calls of one service: ten minutes of them, who makes them, and what it calls itself.
+// The calls of one service: ten minutes of them, who makes them, and what it calls itself; and those of one proxy.
 
 import { rarely } from "./api.js";
 import { CallsPicture } from "./callspicture.js";
 import { CallsTable } from "./calls.js";
-import { Facts, Part } from "./components.js";
+import { Facts, Name, Part, useAnswer } from "./components.js";
 import { html, toQuery } from "./lib.js";
 import { Before, Chart, Counted, Particulars, Rate, Success, perSecond } from "./rates.js";
 import { counted, number } from "./text.js";
@@ -46,6 +46,15 @@ export function CallsOf({ calls, namespace }) {
       ${callers.length ? html`<${Part} title="Callers"><${CallsTable} rows=${callers} parts=${null} isCompared=${isCompared} without="called" /><//>` : null}
       ${destinations.length ? html`<${Part} title="What it calls"><${CallsTable} rows=${destinations} parts=${null} isCompared=${isCompared} without="caller" /><//>` : null}
     </div>`;
+}
+
+/** What a proxy calls; asked for when it is shown. */
+export function CallsOfProxy({ id }) {
+  const [found, error] = useAnswer(["traffic"], { proxy: id, limit: MOST });
+  if (error && !found) return html`<p class="failed"><${Name} text=${error.message} /></p>`;
+  if (!found) return null;
+  if (found.items.length) return html`<${CallsTable} rows=${found.items} parts=${null} isCompared=${found.before_seconds > 0} without="caller" />`;
+  return found.advice ? html`<${Counted} window=${found} />` : html`<p class="nothing">It has called nobody in the last ten minutes, or does not report. <a href="#/traffic/proxies">Who reports</a></p>`;
 }
 
 function Sums({ of, seconds, isCompared }) {
