@@ -138,6 +138,13 @@ def test_retries_arrive_too_and_what_other_workloads_of_the_service_got_is_their
     assert only(found).proxies == ("app-1.shop", "app-1.shop")
 
 
+def test_callers_without_an_agent_have_attempts_and_are_added_to_those_with_one() -> None:
+    attempts = WorkloadEdge(workload(TELLER), RowKind.CLUSTER, CLUSTER, Counts({Counter.ATTEMPTS: 100}))
+    observed = with_arrivals(seen({WEB: [CLUSTER]}, SERVER, TELLER), SERVER, 105)
+    observed = attrs.evolve(observed, edges=(*observed.edges, attempts))
+    assert not only(suggested(world_of(app()), observed, SERVER, WEB, TELLER)).notes
+
+
 def test_a_caller_of_unknown_identity_is_admitted_with_its_namespace() -> None:
     caller = CallingWorkload("bank", "job", "", (("app", "job"),))
     observed = with_arrivals(seen({WEB: [CLUSTER]}, SERVER), SERVER, 10)

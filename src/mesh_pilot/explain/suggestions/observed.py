@@ -69,10 +69,18 @@ class Observed:
                 found[edge.workload][cluster.port] = edge.counts
         return dict(found)
 
+    @cached_property
+    def _clusters(self) -> Mapping[str, frozenset[CallingWorkload]]:
+        """The workloads that used each cluster, whatever its name."""
+        found: defaultdict[str, set[CallingWorkload]] = defaultdict(set)
+        for edge in self.edges:
+            if edge.kind is RowKind.CLUSTER and edge.counts:
+                found[edge.name].add(edge.workload)
+        return {name: frozenset(workloads) for name, workloads in found.items()}
+
     def used(self, workload: CallingWorkload, *clusters: str) -> bool:
         """True if a workload used a cluster of one of these names."""
-        named = (edge for edge in self.edges if edge.name in clusters and edge.kind is RowKind.CLUSTER)
-        return any(edge.workload == workload and edge.counts for edge in named)
+        return any(workload in self._clusters.get(name, ()) for name in clusters)
 
     def workloads(self) -> Iterator[CallingWorkload]:
         """All that were seen, by namespace and name."""

@@ -1,6 +1,6 @@
 """An AuthorizationPolicy for each workload that was called, which admits who called it, at the ports that were used.
 
-Who calls is the principal of its certificate. So a policy admits nobody by name where a port takes calls without mTLS:
+Who calls is the principal of its certificate. So no rule can name the callers of a port that takes calls without mTLS:
 such a port is left open, and said to be. So is one at which more arrived than all proxies together say that they sent:
 the rest comes from outside the mesh. Methods and paths are not counted, and are not in the rules.
 
@@ -39,7 +39,7 @@ from mesh_pilot.model.counts import counted
 from mesh_pilot.model.service import MESH_TLS_MODE, Endpoint, Port, Service
 from mesh_pilot.model.spiffe import SCHEME
 from mesh_pilot.model.traffic import Counter
-from mesh_pilot.traffic.counts import Counts, together
+from mesh_pilot.traffic.counts import Counts
 from mesh_pilot.traffic.table import CallingWorkload
 from mesh_pilot.world.view import View
 
@@ -222,9 +222,9 @@ class _Policies:
         if not arrived:
             yield f"Nothing counts what arrives at port {port}: callers outside the mesh would be refused."
             return
-        sent = together(caller.counts for host in hosts for caller in self._callers.get(host, ()))
-        more = _number(together(arrived)) - _number(sent)
-        if more > _number(sent) * (TOLERANCE - 1) + SLACK:
+        sent = sum(_number(caller.counts) for host in hosts for caller in self._callers.get(host, ()))
+        more = sum(map(_number, arrived)) - sent
+        if more > sent * (TOLERANCE - 1) + SLACK:
             admitted.is_open = True
             yield f"Port {port} stays open: {counted(more, 'call')} more arrived than proxies say that they sent."
 
@@ -252,9 +252,13 @@ def _served_by(view: View, proxy: KeyedProxy) -> Iterator[_Served]:
 
 
 def _number(counts: Counts) -> int:
-    """Attempts: a request that is retried arrives twice. Of TCP, connections."""
-    attempts = counts[Counter.REQUESTS] + counts[Counter.RETRIES] if counts.has_requests else counts[Counter.ATTEMPTS]
-    return attempts or counts[Counter.CONNECTIONS]
+    """Attempts: a request that is retried arrives twice. Of TCP, connections.
+
+    Agents count requests and retries, load reports attempts; of a workload there may be both.
+    """
+    return (
+        max(counts[Counter.REQUESTS] + counts[Counter.RETRIES], counts[Counter.ATTEMPTS]) or counts[Counter.CONNECTIONS]
+    )
 
 
 def _rules(ports: Mapping[int, _Admitted]) -> list[api.Rule]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
 import attrs
@@ -87,7 +88,15 @@ class WorkloadSelectors:
         self._sidecars = [each for each in proxies if each.is_sidecar]
         routers = {each.workload for each in proxies if not each.is_sidecar}
         self._workloads = [each for each in seen.workloads() if each not in routers]
-        self._labels = {each: self._labels_of(each) for each in self._workloads}
+        every: defaultdict[CallingWorkload, list[Labels]] = defaultdict(list)
+        for proxy in self._sidecars:
+            if proxy.workload is not None:
+                every[proxy.workload].append(proxy.labels)
+        # The labels that all proxies of a workload have; its own where no proxy of it is connected.
+        self._labels = {
+            each: frozenset.intersection(*every[each]) if each in every else frozenset(each.labels)
+            for each in self._workloads
+        }
         self._selectors = {each: _selector(each, labels) for each, labels in self._labels.items()}
 
     def groups(self, namespace: str = "") -> Iterator[SelectedWorkloads]:
@@ -104,11 +113,6 @@ class WorkloadSelectors:
     def without_labels(self, namespace: str = "") -> list[CallingWorkload]:
         """The workloads that no label tells from others."""
         return [each for each in self._workloads if not self._selectors[each] and namespace in ("", each.namespace)]
-
-    def _labels_of(self, workload: CallingWorkload) -> Labels:
-        """The labels that all proxies of a workload have; its own where none is connected."""
-        every = [each.labels for each in self._sidecars if each.workload == workload]
-        return frozenset.intersection(*every) if every else frozenset(workload.labels)
 
 
 def _selector(workload: CallingWorkload, labels: Labels) -> Labels:
