@@ -1,6 +1,6 @@
 """An AuthorizationPolicy for each workload that was called, which admits who called it, at the ports that were used.
 
-Who calls is the principal of its certificate. So no rule can name the callers of a port that takes calls without mTLS:
+A caller is the principal of its certificate. No rule can name the callers of a port that takes calls without mTLS:
 such a port is left open, and said to be. So is one at which more arrived than all proxies together say that they sent:
 the rest comes from outside the mesh. Methods and paths are not counted, and are not in the rules.
 
