@@ -1,7 +1,7 @@
 """Which of Envoy's statistics are metrics: all that the bootstrap asks for, but those that only the agent reads.
 
 The agent's reports need statistics of each cluster and listener. In metrics each would be a series for each cluster of
-each proxy, which nobody asked for. Envoy itself leaves them out: its admin interface takes a filter, a regular
+each proxy, unasked for. Envoy itself leaves them out: its admin interface takes a filter, a regular
 expression of the names to show. Source: Envoy, "Administration interface", ``/stats/prometheus``.
 """
 
@@ -70,8 +70,8 @@ def _is_route(part: Any) -> bool:
 def _routes(route: Mapping[str, Any], regex: str) -> list[Json]:
     """The route, for requests with their own filter, with ``usedonly``, and without.
 
-    Envoy replaces a path and not its query, which is appended: so what is put in its place ends with a parameter that
-    nobody reads, and the parameters that count are repeated.
+    Envoy replaces a path and not its query, which is appended: so what is put in its place ends with a parameter
+    without meaning, and the parameters that count are repeated.
     """
     rewritten = f"{PATH}?filter={quote(regex, safe='')}&"
     return [

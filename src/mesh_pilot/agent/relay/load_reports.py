@@ -1,7 +1,7 @@
 """Envoy's load reports (LRS), passed to the control plane that is in use.
 
 Unlike ADS, no state ties a stream of load reports to one control plane, so Envoy's stream stays open when that changes,
-and while there is none: Envoy would try again every 5 s and log a warning each time. What it reports meanwhile is lost;
+and without any: Envoy would try again every 5 s and log a warning each time. What it reports then is lost;
 the agent's own counts are not. Reports are cut down on the way: each repeats the whole node, some 60 KB of names of
 extensions, and names all clusters. Both are found by field numbers; nothing is decoded.
 Source: Envoy's ``service/load_stats/v3/lrs.proto``, ``config/endpoint/v3/load_report.proto``.
@@ -46,7 +46,7 @@ def shortened(report: bytes) -> bytes:
 
 
 def _counts(cluster: memoryview) -> bool:
-    """Whether a ``ClusterStats`` has numbers, and is not of Envoy and its agent alone."""
+    """True for a ``ClusterStats`` with numbers that is not of Envoy and its agent alone."""
     has_numbers = False
     for number, kind, start, end in fields(cluster):
         if number == _NAME and bytes(cluster[start:end]) in _OWN:
@@ -58,7 +58,7 @@ def _counts(cluster: memoryview) -> bool:
 
 @attrs.define
 class LoadReportStatistics:
-    """For metrics and debug pages."""
+    """Numbers for metrics and debug pages."""
 
     streams: int = 0
     """Envoy's streams that are open."""
@@ -66,7 +66,7 @@ class LoadReportStatistics:
     passed_total: int = 0
     """Reports of them that had traffic, and were passed to a control plane."""
     lost_total: int = 0
-    """Reports with traffic for which there was no control plane that takes them."""
+    """Reports with traffic that came while no control plane took them."""
 
 
 @attrs.define(eq=False)
@@ -141,7 +141,7 @@ class LoadReportRelay:
         backoff = Backoff()
         while True:
             connected = await self._planes.current.wait_for(self._takes_reports)
-            assert connected is not None, "that is what was waited for"
+            assert connected is not None, "one that takes reports"
             await self._link(call, connected, first, uplink, backoff)
             if self._planes.current.value is connected:
                 await trio.sleep(backoff.next_seconds())
@@ -192,7 +192,7 @@ class LoadReportRelay:
         upstream: ClientCall[bytes, bytes],
         backoff: Backoff,
     ) -> None:
-        """Give Envoy the control plane's answers until there are no more."""
+        """Give Envoy the control plane's answers until the last."""
         try:
             while (answer := await upstream.recv_message()) is not None:
                 backoff.reset()

@@ -117,7 +117,7 @@ class Increases:
     def _take_unmatched(self) -> None:
         """Count the denials that rules leave. Without any rule's statistics it is not known which these are.
 
-        A page has a listener's denials before those of its rules, which may have grown meanwhile: these are too few
+        A page has a listener's denials before those of its rules, which may grow in between: these are too few
         then, until the next page.
         """
         for denials in self._denials.values():
@@ -155,7 +155,7 @@ class Increases:
     def take(self, seconds: float) -> TrafficReport | None:
         """The report of what has changed, which is not reported again; None if nothing has.
 
-        A gap alone is reported once an Envoy was read: each that has ended before is in it.
+        A gap alone is reported once an Envoy was read: each that exited before is in it.
         """
         rows, self._rows = self._rows, {}
         for subject in self._in_flight.keys() | self._told.keys():

@@ -5,7 +5,7 @@ that it does not: while all are away, increases are summed and reported later, s
 ends is lost. A stream is there while a control plane is connected that has the service.
 
 A stream that is left is ended, and the end awaited, so that the control plane has taken all that was sent on it. Where
-that fails, the latest reports may be in nobody's hands: they are not sent again, and the next says that it follows a
+that fails, the latest reports may have got lost: they are not sent again, and the next says that it follows a
 gap.
 """
 
@@ -42,7 +42,7 @@ when it flushes its statistics, by default after 5 s."""
 
 @attrs.define
 class TrafficReporterStatistics:
-    """For metrics and debug pages."""
+    """Numbers for metrics and debug pages."""
 
     interval_seconds: float
     """Between two reports; 0: none are wanted."""
@@ -70,7 +70,7 @@ class TrafficReporter:
         self._began = since_boot()
         self._increases = Increases()
         self._pid = 0
-        """Of the Envoy that is read; 0 before the first."""
+        """The process of the Envoy that is read; 0 before the first."""
         self._was_off = False
         self._is_ending = False
         self._closed = trio.Event()
@@ -178,7 +178,7 @@ class TrafficReporter:
         backoff = Backoff()
         while True:
             connected = await self._planes.current.wait_for(self._takes_reports)
-            assert connected is not None, "that is what was waited for"
+            assert connected is not None, "one that takes reports"
             if not await self._stream(connected, backoff) and trio.current_time() - self._rows_at < _UNCERTAIN_SECONDS:
                 self._increases.lost()
             if self._planes.current.value is connected:
@@ -221,7 +221,7 @@ class TrafficReporter:
         scope.cancel()
 
     async def _receive(self, call: ClientCall[bytes, bytes], connected: Connected, backoff: Backoff) -> bool:
-        """Take answers in until there are no more; true if the control plane has ended the stream in order."""
+        """Take answers in until the last; true if the control plane ended the stream in order."""
         try:
             while (answer := await call.recv_message()) is not None:
                 with suppress(WireError):  # of a later version: the interval stays

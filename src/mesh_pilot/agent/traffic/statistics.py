@@ -40,7 +40,7 @@ COUNTERS: Mapping[str, Counter] = {
 ACTIONS: Mapping[str, Counter] = {"allowed": Counter.ALLOWED, "denied": Counter.DENIED}
 
 TCP = "tcp"
-"""The listener of all connections that are no requests: their policies have one counter together."""
+"""The listener of all connections without requests: their policies have one counter together."""
 
 _RBAC, _POLICY = ".rbac", ".rbac.policy."
 _TWICE = frozenset(("upstream_rq_completed", "upstream_rq_5xx", "upstream_rq_4xx"))
