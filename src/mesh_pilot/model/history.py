@@ -68,7 +68,7 @@ class EdgeOutcome:
     is named by its cluster, its policies by ``policies``, and requests that had no route or no cluster by ``listener``
     and the prefix of its statistics."""
     unit: str
-    """Of the counts: ``requests``, ``attempts``, ``connections``; or ``allowed``, whose failures are denials."""
+    """The unit of the counts: ``requests``, ``attempts``, ``connections``; ``allowed``, whose failures are denials."""
     tries_before: int
     failures_before: int
     tries_after: int
@@ -106,4 +106,4 @@ class RevisionTraffic:
     cut_by: int | None
     """The later revision that touched some of the same edges, and ended the time after this one."""
     is_complete: bool
-    """False if some of the counts were lost, or somebody began to report meanwhile."""
+    """False if some of the counts were lost, or a proxy began to report then."""

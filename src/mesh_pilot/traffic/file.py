@@ -1,4 +1,4 @@
-"""The memory of traffic on disk: spans in an SQLite file of its own, beside that of the state.
+"""The memory of traffic on disk: spans in an SQLite file of its own, next to that of the state.
 
 It is a memory and no more: a garbled file makes way for a new one, a full disk costs what comes after a restart. Two
 processes never write it: the one that has it open has it alone. All calls block, and belong into a thread, one at a

@@ -1,7 +1,7 @@
 """The task that keeps the memory of traffic: each minute that is over is taken from the table, once.
 
 The first worker has the memory, and the file. The others fold their tables alike, as no other process knows their
-slots, and the first one asks them for the minutes that it has not had yet: what was not answered comes again.
+slots, and the first one asks them for the minutes that it has not had yet: what was not answered is in the next answer.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class TrafficKeeper:
             self._trouble = ""
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        """Make a blocking call, after the one before it. If cancelled, it goes on; its result is lost."""
+        """Make a blocking call, after the one before it. If cancelled, it continues; its result is lost."""
         return await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._turn)
 
     def _failed(self, error: Exception) -> None:

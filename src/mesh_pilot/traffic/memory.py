@@ -29,7 +29,7 @@ from mesh_pilot.traffic.table import SLOT_SECONDS, SLOTS, CallingWorkload, Traff
 KEPT_MINUTES = 60 * MINUTE
 KEPT_HOURS = 48 * HOUR
 KEPT_DAYS = 31 * DAY
-"""The ages, in seconds, from which spans of each length are let go. Those of a day are merged once all of them are."""
+"""The ages, in seconds, from which spans of each length are dropped. Those of a day are merged once all of them are."""
 
 MAX_SPANS = {MINUTE: 130, HOUR: 4 * 24, DAY: 40}
 """Spans of each length, more than there are unless the clock is set to and fro: the oldest go."""
@@ -106,7 +106,7 @@ class FoldedMinutes:
 
 @attrs.frozen
 class TrafficMemoryStatistics:
-    """For metrics and debug pages."""
+    """Figures for metrics and debug pages."""
 
     minutes: int
     hours: int
@@ -253,8 +253,8 @@ class TrafficMemory:
             self._put(merged(into.begin, into.seconds, (into, minute)))
 
     def due(self) -> list[SpanMerge]:
-        """The merges to be done now: of minutes to hours; and once there are none, of hours to days. Ask again after
-        them, until there are none."""
+        """The merges to be done now: of minutes to hours; and after the last of them, of hours to days. Ask again after
+        them, until the last."""
         now = self.now().timestamp()
         found: dict[tuple[int, int], list[TrafficSpan]] = {}
         for each in self._spans.values():
@@ -276,7 +276,7 @@ class TrafficMemory:
                 self._drop(each.key)
 
     def forget(self) -> None:
-        """Let go of what is too old."""
+        """Drop what is too old."""
         now = self.now().timestamp()
         for length, kept in ((MINUTE, KEPT_MINUTES), (HOUR, math.inf), (DAY, KEPT_DAYS)):
             every = sorted(key for key in self._spans if key[0] == length)

@@ -315,7 +315,7 @@ def _without_attempts(row: TrafficRow) -> TrafficRow:
 
 
 async def _read_loads(loads: LoadRows, data: bytes, *, attempts_only: bool) -> list[TrafficRow]:
-    """The rows of a load report; proxies are served meanwhile if it is large."""
+    """The rows of a load report; proxies are served in between if it is large."""
     found: list[TrafficRow] = []
     for number, piece in enumerate(report_pieces(data)):
         if number:

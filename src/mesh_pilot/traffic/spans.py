@@ -26,7 +26,7 @@ MAX_CHARACTERS = 2_000_000
 """Characters of the names of rows in a span."""
 
 OTHERS = CallingWorkload("", "others")
-"""The workload of rows that are the sum of those for which there was no room; their name is empty."""
+"""The workload of rows that are the sum of those that did not fit; their name is empty."""
 
 _HAS_REQUESTS, _LACKS_REQUESTS, _INCOMPLETE = 1, 2, 4
 """Bits of a row: some of its callers have an agent, some have none, and something was lost."""

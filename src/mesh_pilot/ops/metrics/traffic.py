@@ -1,4 +1,4 @@
-"""Metrics of reports of traffic. What the reports tell is no metric: each edge would be a series."""
+"""Metrics of reports of traffic. What the reports tell is not a metric: each edge would be a series."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class MinutesQuestion:
     """The minutes of traffic that a worker has folded. Answered with ``traffic.memory.FoldedMinutes``."""
 
     had: Mapping[str, int]
-    """How many were had of each process."""
+    """The number of them had of each process."""
 
 
 @attrs.frozen
