@@ -78,8 +78,8 @@ async def test_a_service_is_described_with_its_callers_and_what_its_own_proxies_
     described = await shown.running.command("describe", "service", "reviews.test")
     section = described.out.partition("Traffic of the last 60 s\n")[2].partition("\n\n")[0].splitlines()
     assert section == [
-        "  1 workload calls it: 10.0 requests a second, 3 % of them fail, ten minutes ago 0 %: worse",
-        "    web.default to port 9080: 10.0 requests a second, 3 % of them fail, ten minutes ago 0 %: worse",
+        "  1 workload calls it: 10.0 requests a second, 3 % of them fail, before 0 %: worse",
+        "    web.default to port 9080: 10.0 requests a second, 3 % of them fail, before 0 %: worse",
         "  the service's own proxies counted 12.5 requests a second, 0 % of them fail",
         "  162 requests came from outside the mesh",
         "  policies denied 12 calls",

@@ -56,13 +56,14 @@ class Counts:
     @property
     def tried(self) -> Tries:
         """Tries and failures, in the best unit that there is."""
-        has_connections = self[Counter.CONNECTIONS] or self[Counter.CONNECT_FAILURES]
+        refused, unserved = self[Counter.CONNECT_FAILURES], self[Counter.NONE_HEALTHY]
+        has_connections = self[Counter.CONNECTIONS] or refused or unserved  # unserved requests are errors as well
         if self.has_requests and (self[Counter.REQUESTS] or not has_connections):
             return Tries(self[Counter.REQUESTS], self[Counter.ERRORS], Counter.REQUESTS)
         if not self.has_requests and self[Counter.ATTEMPTS]:
             return Tries(self[Counter.ATTEMPTS], self[Counter.FAILED_ATTEMPTS], Counter.ATTEMPTS)
-        tries = max(self[Counter.CONNECTIONS], self[Counter.CONNECT_FAILURES])
-        return Tries(tries, self[Counter.CONNECT_FAILURES], Counter.CONNECTIONS)
+        tries = max(self[Counter.CONNECTIONS], refused) + unserved
+        return Tries(tries, refused + unserved, Counter.CONNECTIONS)
 
 
 def together(every: Iterable[Counts]) -> Counts:

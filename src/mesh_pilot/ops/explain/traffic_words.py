@@ -19,6 +19,8 @@ def percentage(rate: float) -> str:
 
 def failing(counts: TrafficCounts) -> str:
     """The end of a sentence about calls: how many of them fail."""
+    if not counts.tries:
+        return "none fails"
     if counts.rate is None:
         return "an unknown share of them fails"
     return f"{percentage(counts.rate)} of them fail"
@@ -35,9 +37,11 @@ def took_this_way(counts: TrafficCounts) -> str:
 
 def _change(change: TrafficChange) -> str:
     now, before = change.now, change.before
+    if not now.tries:
+        return f"no {now.unit} now"
     text = f"{short_rate(now.per_second)} {now.unit} a second, {failing(now)}"
     if before is not None and before.rate is not None and now.rate is not None:
-        text += f", ten minutes ago {percentage(before.rate)}"
+        text += f", before {percentage(before.rate)}"
     return f"{text}: worse" if change.is_worse else text
 
 

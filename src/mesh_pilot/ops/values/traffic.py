@@ -6,7 +6,6 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
-from math import sqrt
 
 import attrs
 import trio
@@ -21,13 +20,14 @@ from mesh_pilot.ops.values.traffic_looks import TrafficLooks
 from mesh_pilot.ops.values.traffic_parts import TrafficPart, whole_part
 from mesh_pilot.ops.values.traffic_rows import traffic_edges
 from mesh_pilot.traffic.counts import Counts, Tries, together
+from mesh_pilot.traffic.judging import LEAST_FAILURES, TrafficVerdict, compare
 from mesh_pilot.traffic.table import SLOT_SECONDS, ReportingProxy, TrafficEdge
 
 USUAL_SECONDS = 60
 """The length of the time that is told where no other is asked for."""
 
-SURE = 3.0
-"""A multiple of the usual scatter, and a number of failures: more than both is worse than before."""
+DOUBT = 0.001
+"""The chance that an edge is called worse than before while its rate is the same."""
 
 OF_AGENTS = frozenset(
     (Counter.CLIENT_ERRORS, Counter.TIMEOUTS, Counter.RETRIES, Counter.NONE_HEALTHY, Counter.CONNECT_FAILURES)
@@ -74,12 +74,16 @@ class TrafficCounts:
     """False if the counts of some of the time were lost, or somebody began to report within it: there was more."""
 
     @classmethod
-    def of(cls, counts: Counts, seconds: float) -> TrafficCounts:
+    def of(cls, counts: Counts, seconds: float, other: Counts | None = None) -> TrafficCounts:
+        """``other``: the counts of another time, whose unit is that of a time without any."""
+
         def known(counter: Counter) -> int | None:
             is_known = counts.has_requests if counter in OF_AGENTS else counter in counts.values
             return counts[counter] if is_known else None
 
         tried = counts.tried
+        if not counts.values and other is not None:
+            tried = Tries(0, 0, other.tried.unit)
         is_told = counts.has_requests or tried.unit is Counter.ATTEMPTS
         return cls(
             requests=counts.requests,
@@ -127,24 +131,16 @@ class TrafficChange:
 
 def change_of(now: Counts, before: Counts, seconds: TrafficSeconds) -> TrafficChange:
     """Counts next to those of before."""
-    own = TrafficCounts.of(now, seconds.now)
+    own = TrafficCounts.of(now, seconds.now, before)
     then = attrs.evolve(TrafficCounts.of(before, seconds.before), in_flight=None) if before and seconds.before else None
     tried, tried_then = now.tried, before.tried
     is_alike = then is not None and tried.unit is tried_then.unit
     if not is_alike or own.rate is None or then is None or then.rate is None:
         is_new = then is None and seconds.before > 0
-        return TrafficChange(own, then, None, None, is_new and tried.failures >= SURE)
+        return TrafficChange(own, then, None, None, is_new and tried.failures >= LEAST_FAILURES)
     more = tried.failures - tried.number * tried_then.rate
-    return TrafficChange(
-        own, then, round(own.rate - then.rate, 6), round(more, 1), _is_beyond_chance(more, tried, tried_then)
-    )
-
-
-def _is_beyond_chance(more: float, now: Tries, before: Tries) -> bool:
-    """True if failures are more than two samples of one rate would usually differ by."""
-    pooled = (now.failures + before.failures) / (now.number + before.number)
-    scatter = sqrt(now.number * pooled * (1 - pooled) * (1 + now.number / before.number))
-    return more >= SURE and more > SURE * scatter
+    is_worse = compare(tried_then, tried, alpha=DOUBT).verdict is TrafficVerdict.WORSE
+    return TrafficChange(own, then, round(own.rate - then.rate, 6), round(more, 1), is_worse)
 
 
 @attrs.frozen
