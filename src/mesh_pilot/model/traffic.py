@@ -4,10 +4,8 @@ Two parties count. *Envoy's load reports* (LRS) count attempts: a request that i
 agent* reads Envoy's own counters, and so knows requests as their caller saw them. Only the agent's are ``REQUESTS`` and
 ``ERRORS``; a proxy with load reports alone has ``ATTEMPTS`` and ``FAILED_ATTEMPTS``, and its requests are unknown.
 
-A report is a message of Protocol Buffers. Its fields: the node, in the first report of a stream only (1); the
-milliseconds that it is about (2); rows (3); 1 if counts before it were lost by a restart of Envoy or the agent (4).
-A row: its kind (1), its name (2), and packed varints (3): numbers of counters, each followed by its increase. The
-control plane answers with the milliseconds between two reports (1); 0: it wants none.
+Reports are messages of ``proto/traffic/v1/traffic.proto``, written and read by field numbers: an agent imports no
+generated message.
 """
 
 from __future__ import annotations
