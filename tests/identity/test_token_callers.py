@@ -91,8 +91,10 @@ async def test_an_envoy_without_agent_sends_its_token_by_its_bootstrap(tmp_path:
         bootstrap: Any = envoy_bootstrap(node, plane.addresses.secure_grpc, delta=delta, tls=tls)
         (cluster,) = bootstrap["static_resources"]["clusters"]
         del cluster["transport_socket"]["typed_config"]["common_tls_context"]["tls_certificates"]
-        (service,) = bootstrap["dynamic_resources"]["ads_config"]["grpc_services"]
-        service["initial_metadata"] = [{"key": "authorization", "value": f"Bearer {now()}"}]
+        token = [{"key": "authorization", "value": f"Bearer {now()}"}]
+        reports = bootstrap["cluster_manager"]["load_stats_config"]
+        for (service,) in (each["grpc_services"] for each in (bootstrap["dynamic_resources"]["ads_config"], reports)):
+            service["initial_metadata"] = token
         async with running_envoy(bootstrap, tmp_path) as envoy:
             registry = plane.state.xds.status
 
