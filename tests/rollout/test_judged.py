@@ -96,7 +96,10 @@ def few_fail(number: int, failures: int = 10) -> list[Any]:
 FAULTS: dict[str, tuple[Callable[[int, int], list[Any]], str]] = {
     "an application's 503": (few_fail, "requests of edge.infra to good.example.com:80 fail more often: "),
     "a timeout": (
-        lambda n, bad: [row(UPSTREAM, requests=n, errors=bad, timeouts=bad)],
+        lambda n, bad: [
+            row(LISTENER, RowKind.LISTENER, requests=n, errors=bad),
+            row(UPSTREAM, requests=n, errors=bad, timeouts=bad),
+        ],
         "requests of edge.infra to good.example.com:80",
     ),
     "connections that are refused": (
@@ -104,7 +107,10 @@ FAULTS: dict[str, tuple[Callable[[int, int], list[Any]], str]] = {
         "connections of edge.infra to good.example.com:80",
     ),
     "a subset that does not exist": (
-        lambda n, bad: [row(OTHER, requests=n), row(LISTENER, RowKind.LISTENER, requests=n, no_cluster=bad)],
+        lambda n, bad: [
+            row(OTHER, requests=n),
+            row(LISTENER, RowKind.LISTENER, requests=n, errors=bad, no_cluster=bad),
+        ],
         "requests of edge.infra to a cluster that does not exist at listener outbound_0.0.0.0_80",
     ),
     "a policy": (
@@ -135,6 +141,23 @@ def test_a_canary_that_fails_one_request_in_twenty_is_taken_back_within_three_in
     assert "changed: VirtualService/good/good (test.yaml:" in state.reason
     assert f"taken back: {state.reason}" in fleet.text()
     assert len([client for client in fleet.clients if has(client, "good-1")]) == 4
+
+
+def test_a_report_that_arrives_just_after_the_change_is_about_the_time_before() -> None:
+    fleet = JudgedFleet()
+    fleet.edit(GATEWAY + route("good", "good-1"))
+    for number in range(4):
+        fleet.join(edge_of(f"edge-{number}"))
+    fleet.run(120)
+    fleet.time += 4
+    fleet.arm(PLAN)
+    fleet.edit(route("good", "good-2"))
+    fleet.settle()
+    fleet.ten_seconds()
+    fleet.fault = few_fail
+    fleet.run(20)
+    assert fleet.phase is RolloutPhase.TAKEN_BACK
+    assert "20 of 400 (5.00%) in the canary" in fleet.rollouts.progress.state.reason  # type: ignore[union-attr]
 
 
 def test_load_reports_alone_are_judged_by_attempts() -> None:
@@ -184,7 +207,7 @@ def test_a_proxy_that_was_bad_before_takes_nothing_back() -> None:
     fleet.edit(route("good", "good-2"))
     fleet.settle()
     assert [client.proxy.name for client in fleet.canary()] == [fleet.clients[0].proxy.name]
-    fleet.run(150)
+    fleet.run(170)
     assert fleet.phase is RolloutPhase.OFF
 
 
@@ -212,8 +235,8 @@ def test_too_little_traffic_waits_and_says_so() -> None:
     fleet.run(60)
     assert fleet.phase is RolloutPhase.RUNNING
     assert "step 1 of 3" in fleet.text()
-    assert "waits for more traffic: 30 of about 300 requests to good.example.com:80 so far" in fleet.text()
-    assert "traffic is judged: 60 calls of the canary in this step, 0 failed" in fleet.text()
+    assert "waits for more traffic: 25 of about 300 requests to good.example.com:80 so far" in fleet.text()
+    assert "traffic is judged: 50 calls of the canary in this step, 0 failed" in fleet.text()
     fleet.run(550)
     assert "step 1 of 3" not in fleet.text(), "300 requests have come"
 

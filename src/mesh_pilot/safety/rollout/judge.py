@@ -1,11 +1,12 @@
-"""The judge of a rollout: compares the canary's traffic with that of the others, slot by slot since the step began.
+"""The judge of a rollout: compares the canary's traffic with that of the others, slot by slot from the first whole one of the step.
 
 A subject is what a workload does: its requests to a service, what arrives at one of its ports or listeners, what its
 policies deny. The canary's proxies are compared with the others of the same workload, or of any other workload that
 calls the service if the workload has no others; and with themselves before they had the new values. In a rollout by
 weights it is the destinations that gain weight against those that lose it.
 
-Only slots that are over are read, each once, so that a look costs what ten seconds of traffic cost.
+Only slots that are over are read, each once, so that a look costs what ten seconds of traffic cost. The one in which
+the step began is not.
 """
 
 from __future__ import annotations
@@ -222,7 +223,9 @@ class RolloutJudge:
             elif not self._shifted:
                 _read(self._table, new, span, self._before)
         self._nodes, self._since = nodes, since
-        self._next = math.floor(now / SLOT_SECONDS)
+        # Most reports that arrive in the slot that runs are about the time before: with them failures would scatter,
+        # and be taken for a burst.
+        self._next = math.floor(now / SLOT_SECONDS) + 1
         self._canary, self._others = {}, {}
         self._step += 1
         self._looks = 0
@@ -265,7 +268,10 @@ class RolloutJudge:
             >= LEAST_FAILURES
         ]  # with fewer failures in all no test could succeed, so that the others need not share the level with these
         alpha = level(max(1, self._looks), self._step, len(tested))
-        for subject in sorted(tested, key=lambda each: -self._canary[each].failures):
+        # A listener's errors are those of its services and missing clusters, which say more.
+        for subject in sorted(
+            tested, key=lambda each: (each.kind is SubjectKind.LISTENER, -self._canary[each].failures)
+        ):
             others, before = references[subject]
             why = self._worse(condition, subject, others, before, alpha)
             if why:
