@@ -35,6 +35,8 @@ class Backend:
     """What to answer instead of 200; may be set while it runs."""
     gate: trio.Event | None = None
     """While there is one, answers wait for it to be set."""
+    delays: dict[str, float] = attrs.field(factory=dict)
+    """The seconds that an answer takes, by path."""
 
     def asked(self, path: str) -> int:
         """How many requests for a path came."""
@@ -155,6 +157,8 @@ async def _serve(stream: trio.abc.Stream, backend: Backend) -> None:
         backend.seen.append(seen)
         if backend.gate is not None:
             await backend.gate.wait()
+        if seen["path"] in backend.delays:
+            await trio.sleep(backend.delays[seen["path"]])
         status, headers = (backend.answer and backend.answer(request, body)) or (200, {})
         content = json.dumps(seen).encode()
         given = [(k.encode(), v.encode()) for k, v in headers.items()]
