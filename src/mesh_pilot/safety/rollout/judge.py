@@ -1,4 +1,4 @@
-"""The judge of a rollout: compares the canary's traffic with that of the others, slot by slot from the first whole one of the step.
+"""The judge of a rollout: compares the traffic of the canary and of the others, by slots from the first whole one on.
 
 A subject is what a workload does: its requests to a service, what arrives at one of its ports or listeners, what its
 policies deny. The canary's proxies are compared with the others of the same workload, or of any other workload that
