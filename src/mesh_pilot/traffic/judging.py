@@ -87,10 +87,13 @@ def level(look: int, step: int = 1, edges: int = 1) -> float:
     return ALPHA / (look * (look + 1) * step * (step + 1) * max(1, edges))
 
 
-def compare(before: Tries, after: Tries, *, alpha: float = ALPHA, dispersion: float = 1.0) -> Comparison:
+def compare(
+    before: Tries, after: Tries, *, alpha: float = ALPHA, dispersion: float = 1.0, least: float = LEAST_DIFFERENCE
+) -> Comparison:
     """The answer whether the tries of ``after`` fail more often; of groups of two units nothing is known.
 
-    ``dispersion``: how many failures come together; see ``dispersion_of``.
+    ``dispersion``: how many failures come together; see ``dispersion_of``. ``least``: the least
+    difference that matters.
     """
     rate = before.rate
     needed = math.ceil(dispersion * (-math.log(DOUBT) / MARGIN + 2.7 * rate * (1 - rate) / MARGIN**2))
@@ -98,7 +101,7 @@ def compare(before: Tries, after: Tries, *, alpha: float = ALPHA, dispersion: fl
         return Comparison(before, after, TrafficVerdict.UNKNOWN, 1.0, needed)
     number, failures = after.number / dispersion, after.failures / dispersion
     p_value = 1.0
-    if after.rate - rate >= LEAST_DIFFERENCE and failures - number * rate >= LEAST_FAILURES:
+    if after.rate - rate >= least and failures - number * rate >= LEAST_FAILURES:
         p_value = _fisher(failures, number, before.failures / dispersion, before.number / dispersion)
     if p_value <= alpha:
         return Comparison(before, after, TrafficVerdict.WORSE, p_value, needed)

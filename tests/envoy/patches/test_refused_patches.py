@@ -236,6 +236,10 @@ def rows() -> Iterator[Row]:
             "{name: new, load_assignment: {cluster_name: a, policy: {drop_overloads: [{category: a}, {category: b}]}}}",
             "load_assignment.policy.drop_overloads: has 2 entries, allowed is 1",
         ),
+        (
+            "{name: new, track_cluster_stats: {per_endpoint_stats: true}}",
+            "track_cluster_stats.per_endpoint_stats: not beside load reports, which bootstraps turn on",
+        ),
         ("{name: new, http_protocol_options: {}, http2_protocol_options: {}}", "only if protocol_selection says"),
         (
             "{name: new, common_lb_config: {consistent_hashing_lb_config: {use_hostname_for_hashing: true}}}",

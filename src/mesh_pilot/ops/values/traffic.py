@@ -139,7 +139,8 @@ def change_of(now: Counts, before: Counts, seconds: TrafficSeconds) -> TrafficCh
         is_new = then is None and seconds.before > 0
         return TrafficChange(own, then, None, None, is_new and tried.failures >= LEAST_FAILURES)
     more = tried.failures - tried.number * tried_then.rate
-    is_worse = compare(tried_then, tried, alpha=DOUBT).verdict is TrafficVerdict.WORSE
+    # A sum over many services differs by little where one of them has failed, so the least difference is any.
+    is_worse = compare(tried_then, tried, alpha=DOUBT, least=0.0).verdict is TrafficVerdict.WORSE
     return TrafficChange(own, then, round(own.rate - then.rate, 6), round(more, 1), is_worse)
 
 
