@@ -42,13 +42,14 @@ def complaints(folder: Path, listeners: Iterable[bytes], clusters: Iterable[byte
 
 
 def _bootstrap() -> bootstrap_pb2.Bootstrap:
-    """A node with an ADS server, for the references to it, and our limit for regular expressions."""
+    """A node with a server of ADS and load reports, for the references to it, and our limit for regular expressions."""
     bootstrap = bootstrap_pb2.Bootstrap()
     bootstrap.node.id = bootstrap.node.cluster = "check"
     ads = bootstrap.dynamic_resources.ads_config
     ads.api_type = config_source_pb2.ApiConfigSource.GRPC
     ads.transport_api_version = config_source_pb2.V3
     ads.grpc_services.add().envoy_grpc.cluster_name = XDS
+    bootstrap.cluster_manager.load_stats_config.CopyFrom(ads)
     server = bootstrap.static_resources.clusters.add(name=XDS)
     server.load_assignment.cluster_name = XDS
     endpoint = server.load_assignment.endpoints.add().lb_endpoints.add().endpoint

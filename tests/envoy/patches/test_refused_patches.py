@@ -238,7 +238,7 @@ def rows() -> Iterator[Row]:
         ),
         (
             "{name: new, track_cluster_stats: {per_endpoint_stats: true}}",
-            "track_cluster_stats.per_endpoint_stats: not beside load reports, which bootstraps turn on",
+            "track_cluster_stats.per_endpoint_stats: excludes load reports, which bootstraps turn on",
         ),
         ("{name: new, http_protocol_options: {}, http2_protocol_options: {}}", "only if protocol_selection says"),
         (

@@ -44,7 +44,7 @@ def _cluster(cluster: Any) -> Iterator[str]:
                 path = f"circuit_breakers.per_host_thresholds[{index}].{field.name}"
                 yield f"{path}: only max_connections has an effect per host"
     if cluster.track_cluster_stats.per_endpoint_stats:
-        yield "track_cluster_stats.per_endpoint_stats: not beside load reports, which bootstraps turn on"
+        yield "track_cluster_stats.per_endpoint_stats: excludes load reports, which bootstraps turn on"
     if (count := len(cluster.load_assignment.policy.drop_overloads)) > 1:
         yield f"load_assignment.policy.drop_overloads: has {count} entries, allowed is 1"
     yield from _resolvers("dns_resolvers", cluster.dns_resolvers)
