@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
@@ -67,16 +68,43 @@ class Routed:
         return getattr((_FILES.get() or {}).get(self._name, self._otherwise), attribute)
 
 
+class Router:
+    """Puts `Routed` in the place of standard output and error while any command runs: several do at once, in threads,
+    and none may take away what another one still needs, nor wrap it once more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._commands = 0
+        self._before: tuple[TextIO, TextIO] = sys.stdout, sys.stderr
+
+    def enter(self) -> None:
+        with self._lock:
+            if not self._commands:
+                self._before = sys.stdout, sys.stderr
+                sys.stdout, sys.stderr = (
+                    cast(TextIO, Routed(name, file)) for name, file in zip(("out", "err"), self._before, strict=True)
+                )
+            self._commands += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._commands -= 1
+            if not self._commands:
+                sys.stdout, sys.stderr = self._before
+
+
+_ROUTER = Router()
+
+
 @contextmanager
 def routed(files: Mapping[str, TextIO]) -> Iterator[None]:
     """What is printed in this context goes to ``files``, by the names ``out`` and ``err``."""
-    before = sys.stdout, sys.stderr
     token = _FILES.set(files)
-    sys.stdout, sys.stderr = (cast(TextIO, Routed(name, file)) for name, file in zip(files, before, strict=True))
+    _ROUTER.enter()
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = before
+        _ROUTER.leave()
         _FILES.reset(token)
 
 
