@@ -116,7 +116,7 @@ class TrafficReport(betterproto2.Message):
 
     follows_gap: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
     """
-    True if counts before it were lost, because Envoy or the agent began anew.
+    True if counts before it were lost, because Envoy or the agent restarted.
     """
 
 
