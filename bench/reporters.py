@@ -45,7 +45,7 @@ def node(number: int, *, whole: bool) -> Node:
     return found
 
 
-def load_report(of: Node | None, clusters: int, busy: int) -> bytes:
+def load_report(of: Node, clusters: int, busy: int) -> bytes:
     """A load report of so many clusters, so many of them with numbers in two localities."""
     request = LoadStatsRequest(node=of)
     for number in range(clusters):
@@ -64,6 +64,7 @@ def load_report(of: Node | None, clusters: int, busy: int) -> bytes:
 def agent_report(busy: int) -> bytes:
     """An agent's report of what has changed."""
     counts = {Counter.REQUESTS: 2000, Counter.ERRORS: 4, Counter.CLIENT_ERRORS: 7, Counter.CONNECTIONS: 1}
+    counts |= {Counter.ATTEMPTS: 2006, Counter.FAILED_ATTEMPTS: 6}
     return encode_report(
         TrafficReport(
             tuple(
@@ -82,7 +83,7 @@ class Proxies:
         self._is_stock = form == "stock"
         self._clusters, self._busy, self._seconds = clusters, busy, seconds
         self._channels: list[Channel] = []
-        self._streams: list[list[tuple[Call, bytes]]] = []
+        self._streams: list[tuple[Call, bytes]] = []
         self.sent = 0
 
     async def connect(self, address: str, count: int) -> None:
@@ -96,25 +97,18 @@ class Proxies:
             assert answer is not None
 
     async def open(self) -> None:
-        """The streams of reports of all."""
+        """The stream of reports of each."""
         for number, channel in enumerate(self._channels):
             own = node(number, whole=self._is_stock)
-            lrs = await self._call(channel, LRS, LoadStatsRequest(node=own).SerializeToString())
-            streams = [(lrs, self._load_report(own))]
-            if not self._is_stock:
-                first = encode_report(TrafficReport((), node=own.SerializeToString()))
-                streams.append((await self._call(channel, REPORTS_PATH, first), agent_report(self._busy)))
-            for call, _ in streams:
-                assert await call.recv_message() is not None
-            self._streams.append(streams)
-
-    def _load_report(self, own: Node) -> bytes:
-        """As the relay passes it, or as Envoy sends it."""
-        return (
-            load_report(own, self._clusters, self._busy)
-            if self._is_stock
-            else load_report(None, self._busy, self._busy)
-        )
+            if self._is_stock:
+                path, first = LRS, LoadStatsRequest(node=own).SerializeToString()
+                report = load_report(own, self._clusters, self._busy)
+            else:
+                path, first = REPORTS_PATH, encode_report(TrafficReport((), node=own.SerializeToString()))
+                report = agent_report(self._busy)
+            call = await self._call(channel, path, first)
+            assert await call.recv_message() is not None
+            self._streams.append((call, report))
 
     async def _call(self, channel: Channel, path: str, first: bytes) -> Call:
         call = await self._stack.enter_async_context(channel.request(path, Cardinality.STREAM_STREAM, bytes, bytes))
@@ -126,9 +120,9 @@ class Proxies:
         began, number = trio.current_time(), 0
         while True:
             await trio.sleep_until(began + number * self._seconds / len(self._streams))
-            for call, message in self._streams[number % len(self._streams)]:
-                await call.send_message(message)
-                self.sent += 1
+            call, message = self._streams[number % len(self._streams)]
+            await call.send_message(message)
+            self.sent += 1
             number += 1
 
 

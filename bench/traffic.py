@@ -2,8 +2,8 @@
 
     python -m bench.traffic --proxies 1000 --clusters 100 --busy 10
 
-Two forms: ``relay`` is what our agents send, a load report without node and idle clusters and a report of the agent's;
-``stock`` is what Envoys without an agent send, the whole node each time. See ``stuck.py`` for why by turns.
+Two forms: ``relay`` is what our agents send, what has changed; ``stock`` is what Envoys without an agent send, the
+whole node and all clusters each time. See ``stuck.py`` for why by turns.
 """
 
 from __future__ import annotations

@@ -136,14 +136,15 @@ class Mesh:
                 pass
 
     async def until_loads_are_counted(self, proxy: ProxyProcess) -> None:
-        """Wait until load reports have begun, with requests to Envoy's admin interface through its listener.
+        """Wait for a load report, with requests to Envoy's admin interface through its listener.
 
-        What Envoy counts before is in no load report.
+        What a cluster counts before the first that follows it is in none.
         """
+        before = (await proxy.state())["load_reports"]["reports_total"]
 
         async def has_begun() -> bool:
             await self.client.get(f"http://127.0.0.1:{proxy.ports[3]}/stats/prometheus?usedonly")
-            return (await proxy.state())["load_reports"]["reports_total"] > 0
+            return bool((await proxy.state())["load_reports"]["reports_total"] > before)
 
         await eventually(has_begun, what="load reports come")
 
@@ -409,7 +410,8 @@ async def test_metrics_are_those_that_there_were_without_counting(mesh: Mesh) ->
                 assert ("traffic" in state) is (flag == "--traffic")
                 await proxy.end(signal.SIGTERM)
     counting, without = families
-    own = {name for name in counting[0] if name.startswith("mesh_pilot_agent_traffic_")}
+    prefixes = ("mesh_pilot_agent_traffic_", "mesh_pilot_agent_load_reports_")
+    own = {name for name in counting[0] if name.startswith(prefixes)}
     assert own
     assert counting[0] - own == without[0]
     assert counting[1] == without[1]

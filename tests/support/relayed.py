@@ -13,7 +13,6 @@ import trio
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
 from mesh_pilot.agent.relay.answers import Answers
 from mesh_pilot.agent.relay.choice import Timings
-from mesh_pilot.agent.relay.load_reports import LoadReportRelay
 from mesh_pilot.agent.relay.planes import LIMITS, Planes
 from mesh_pilot.agent.relay.relay import Relay
 from mesh_pilot.agent.relay.subscriptions import hello
@@ -33,7 +32,6 @@ class Relayed:
 
     planes: Planes
     relay: Relay
-    load_reports: LoadReportRelay
     address: str
     """Where Envoys connect to: ``unix:///path``."""
 
@@ -51,11 +49,10 @@ async def relayed(
     settings = PlaneSettings(tuple(Pilot.parse(each) for each in pilots), plaintext=True)
     planes = Planes(settings, locality, lambda: None, dict, hello=hello(node), timings=timings, limits=LIMITS)
     relay = Relay(planes, Answers(folder / answers, node.kept_for))
-    load_reports = LoadReportRelay(planes)
     address = f"unix://{folder / 'xds.sock'}"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(planes.run)
         nursery.start_soon(relay.run)
-        await nursery.start(partial(serve, [relay, load_reports], await open_listeners(address)))
-        yield Relayed(planes, relay, load_reports, address)
+        await nursery.start(partial(serve, [relay], await open_listeners(address)))
+        yield Relayed(planes, relay, address)
         nursery.cancel_scope.cancel()

@@ -85,7 +85,9 @@ async def test_in_flight_is_the_latest_figure(autojump_clock: trio.testing.MockC
         assert counted(table)[REVIEWS] == {"attempts": 20, "failed_attempts": 4}
 
 
-async def test_beside_an_agent_load_reports_count_attempts_only(autojump_clock: trio.testing.MockClock) -> None:
+async def test_load_reports_that_come_beside_those_of_an_agent_are_not_counted(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     table = TrafficTable()
     async with streams(TrafficServer(table)) as opened:
         agent, envoy = opened(REPORTS_PATH), opened()
@@ -94,12 +96,17 @@ async def test_beside_an_agent_load_reports_count_attempts_only(autojump_clock: 
         assert await agent.interval() == 10
         await envoy.send(loads(node()), loads(**{REVIEWS: TEN, RATINGS: {"issued_requests": 3}}))
         await agent.send(agents(mine, row("blocked", RowKind.LISTENER, no_route=3)))
-        requests = {"requests": 8, "errors": 1, "connections": 2, "in_flight": 1}
-        assert counted(table) == {
-            REVIEWS: {"attempts": 10, "failed_attempts": 2, **requests},
-            "blocked": {"no_route": 3},
-        }
+        found = {"requests": 8, "errors": 1, "attempts": 10, "connections": 2, "in_flight": 1}
+        assert counted(table) == {REVIEWS: found, "blocked": {"no_route": 3}}
+        await envoy.send(loads(**{REVIEWS: TEN}))
+        assert counted(table) == {REVIEWS: found, "blocked": {"no_route": 3}}
         assert all(edge.counts.has_requests for edge in table.edges())
+        agent.half_close()
+        await agent.wait_ended()
+        assert all(edge.counts.has_requests for edge in table.edges())
+        await envoy.send(loads(**{RATINGS: TEN}))
+        assert counted(table)[RATINGS] == {"attempts": 10, "failed_attempts": 2}
+        assert not any(edge.counts.has_requests for edge in table.edges()), "it has no agent any more"
 
 
 async def test_an_agents_figure_holds_until_it_tells_another_or_is_gone(autojump_clock: trio.testing.MockClock) -> None:

@@ -54,7 +54,7 @@ def test_no_bytes_do_more_than_be_refused(data: bytes) -> None:
         with suppress(WireError, DecodeError, UnicodeDecodeError):
             first_node(cut)
             for piece in report_pieces(cut):
-                list(LoadRows(adds_dropped=False).rows(piece, attempts_only=False))
+                list(LoadRows(adds_dropped=False).rows(piece))
 
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
@@ -82,7 +82,7 @@ def test_the_rows_of_a_load_report_are_its_sums(
             del expected[name][Counter.CONNECTIONS]
     loads = LoadRows(adds_dropped=False)
     pieces = list(report_pieces(request.SerializeToString()))
-    found_rows = [row for piece in pieces for row in loads.rows(piece, attempts_only=False)]
+    found_rows = [row for piece in pieces for row in loads.rows(piece)]
     told = {name: dict(+sums) for name, sums in expected.items() if +sums}
     assert {row.name: row.counts for row in found_rows} == told
     assert len(pieces) > 1 or padding < 3
@@ -93,10 +93,7 @@ def test_what_grpc_drops_is_a_failed_attempt_and_what_envoy_drops_is_among_its_e
     stats = request.cluster_stats.add(cluster_name="a", total_dropped_requests=4)
     stats.upstream_locality_stats.add(total_successful_requests=1, total_error_requests=4)
     data = request.SerializeToString()
-    told = {
-        adds: [dict(row.counts) for row in LoadRows(adds_dropped=adds).rows(data, attempts_only=True)]
-        for adds in (False, True)
-    }
+    told = {adds: [dict(row.counts) for row in LoadRows(adds_dropped=adds).rows(data)] for adds in (False, True)}
     assert told == {
         False: [{Counter.ATTEMPTS: 5, Counter.FAILED_ATTEMPTS: 4}],
         True: [{Counter.ATTEMPTS: 9, Counter.FAILED_ATTEMPTS: 8}],
@@ -107,6 +104,6 @@ def test_a_nodes_extensions_are_not_decoded_and_idle_clusters_make_no_rows() -> 
     busy = {"successful_requests": 1}
     data = loads(node(), **{f"idle-{number}": {} for number in range(90)}, **{f"busy-{n}": busy for n in range(10)})
     pieces = list(report_pieces(data))
-    found = [row for piece in pieces for row in LoadRows(adds_dropped=False).rows(piece, attempts_only=False)]
+    found = [row for piece in pieces for row in LoadRows(adds_dropped=False).rows(piece)]
     assert sum(map(len, pieces)) == len(data) - len(loads(node()))
     assert sorted(row.name for row in found) == [f"busy-{number}" for number in range(10)]

@@ -11,7 +11,7 @@ import trio
 from envoy.service.load_stats.v3.lrs_pb2 import LoadStatsResponse
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.model.traffic import REPORTS_PATH, read_answer
+from mesh_pilot.model.traffic import REPORTS_PATH, Counter, read_answer
 from mesh_pilot.net.rpc import Cardinality, GRPCError, Status, open_channel
 from mesh_pilot.traffic.table import TrafficEdge
 from tests.support.envoy import eventually, http_client
@@ -47,7 +47,7 @@ async def test_reports_of_both_kinds_come_to_one_table(tmp_path: Path) -> None:
         channel.request(LRS_PATH, Cardinality.STREAM_STREAM, bytes, LoadStatsResponse) as envoy,
         channel.request(REPORTS_PATH, Cardinality.STREAM_STREAM, bytes, bytes) as agent,
     ):
-        await agent.send_message(agents(of=node()))
+        await agent.send_message(agents(of=node("api-1")))
         await envoy.send_message(loads(node()))
         answer = await agent.recv_message()
         told = await envoy.recv_message()
@@ -56,11 +56,12 @@ async def test_reports_of_both_kinds_come_to_one_table(tmp_path: Path) -> None:
         assert read_answer(answer) == told.load_reporting_interval.seconds == 7
         await envoy.send_message(loads(node(), **{REVIEWS: TEN}))
         await agent.send_message(agents(row(REVIEWS, requests=9, errors=1)))
-        await eventually(lambda: [len(each.counts.values) for each in edges(plane)] == [4], what="both reports")
-        (edge,) = edges(plane)
-        assert (edge.counts.requests, edge.counts.errors) == (9, 1)
+        await eventually(lambda: len(edges(plane)) == 2, what="both reports")
+        found = {edge.proxy.name: edge.counts for edge in edges(plane)}
+        assert (found["api-1.shop"].requests, found["api-1.shop"].errors) == (9, 1)
+        assert found["web-1.shop"].tried == (10, 2, Counter.ATTEMPTS)
         text = await metrics(plane)
-        for line in ("mesh_pilot_traffic_streams 2.0", "mesh_pilot_traffic_proxies 1.0", "mesh_pilot_traffic_rows 1.0"):
+        for line in ("mesh_pilot_traffic_streams 2.0", "mesh_pilot_traffic_proxies 2.0", "mesh_pilot_traffic_rows 2.0"):
             assert line in text
 
 

@@ -28,9 +28,6 @@ PIECE = 64 * 1024
 """Bytes that are decoded at once, and the size of the largest ``ClusterStats``: decoded it may take a hundred times as
 many."""
 
-ATTEMPTS_ONLY = frozenset((Counter.ATTEMPTS, Counter.FAILED_ATTEMPTS))
-"""Counters that only load reports tell, where an agent tells the rest."""
-
 _NODE = 1
 
 
@@ -81,13 +78,12 @@ class LoadRows:
     """True if what the client drops is not among its errors."""
     _of_requests: set[str] = attrs.field(factory=set)
 
-    def rows(self, piece: bytes, *, attempts_only: bool) -> Iterator[TrafficRow]:
-        """The rows in a message. ``attempts_only``: an agent counts the rest. Raises
-        google.protobuf.message.DecodeError."""
+    def rows(self, piece: bytes) -> Iterator[TrafficRow]:
+        """The rows in a message. Raises google.protobuf.message.DecodeError."""
         for cluster in LoadStatsRequest.FromString(piece).cluster_stats:
             if cluster.upstream_locality_stats or cluster.total_dropped_requests:
                 name = sys.intern(cluster.cluster_name[:MAX_NAME])
-                counts = self._attempts(cluster) if attempts_only else self._counts(cluster, name)
+                counts = self._counts(cluster, name)
                 if name and counts and (counts.keys() != {Counter.IN_FLIGHT} or "|" in name):
                     yield TrafficRow(RowKind.CLUSTER, name, counts)  # the stream of ADS itself is in flight for ever
 

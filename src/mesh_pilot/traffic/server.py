@@ -4,8 +4,8 @@ Who reports is who is authenticated, exactly as for ADS. A client that reports t
 ends its own stream, and costs others nothing.
 
 One node may have several streams: a gRPC process has one for each of its targets, and a dead connection
-may have one that has not ended yet. Their counts are added up: each is of the time since the last report. Of an agent's
-node the load reports count attempts only, and the agent all else, so that nothing is counted twice.
+may have one that has not ended yet. Their counts are added up: each is of the time since the last report. An agent's
+reports have what its Envoy's load reports tell, so these are not counted if they come as well.
 
 A report that is under way when a stream breaks is lost, so the caller's counts have a gap then. A stream that ends
 because its connection is retired ends just after a report, and loses none.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -43,7 +43,6 @@ from mesh_pilot.model.traffic import (
 from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, Status
 from mesh_pilot.net.rpc.rate_limits import LogLimiter, TokenBucket
 from mesh_pilot.traffic.load_reports import (
-    ATTEMPTS_ONLY,
     SERVICE,
     LoadRows,
     first_node,
@@ -135,7 +134,8 @@ class TrafficServer:
         self._bounds = bounds
         self.seconds = seconds
         self._places = StreamPlaces(bounds)
-        self._of_nodes: Tally[str] = Tally()
+        self._of_nodes: Tally[tuple[str, bool]] = Tally()
+        """The open streams of each node, those of its agent apart."""
         self._open: set[trio.CancelScope] = set()
         self._new_streams = TokenBucket(bounds.max_requests_per_second, STREAMS_AT_ONCE)
         self._is_draining = False
@@ -190,7 +190,7 @@ class TrafficServer:
             return
         reports = self._begun(call, place, admit, first, of_agent)
         with self._counted(reports):
-            self._table.add(reports.caller, (), of_agent=of_agent)
+            self._add(reports, ())
             call.when_retiring(reports.retire)
             await call.send_message(encode_answer(self.seconds) if of_agent else reporting_response(self.seconds))
             with reports.scope:
@@ -226,19 +226,27 @@ class TrafficServer:
         known = self._table.principal_of(node)
         if known and not reports.caller.workload.principal:
             raise StreamError(Code.UNAUTHENTICATED, f"{node} is known as {known}, and nothing proves that this is it")
-        if self._of_nodes[node] >= MAX_STREAMS_OF_NODE:
+        if self._of_nodes[node, True] + self._of_nodes[node, False] >= MAX_STREAMS_OF_NODE:
             raise StreamError(Code.RESOURCE_EXHAUSTED, f"{node} has {MAX_STREAMS_OF_NODE} streams of reports already")
-        self._of_nodes[node] += 1
+        key = node, reports.of_agent
+        self._of_nodes[key] += 1
         try:
             yield
         finally:
-            self._of_nodes[node] -= 1
-            if not self._of_nodes[node]:
-                del self._of_nodes[node]
-            self._table.add(reports.caller, _none_in_flight(reports.in_flight), of_agent=reports.of_agent)
+            self._add(reports, _none_in_flight(reports.in_flight))
             if not reports.is_whole:
                 self._broken += 1
-                self._table.lost(reports.caller.node)
+                self._table.lost(node)
+            self._of_nodes[key] -= 1
+            if not self._of_nodes[key]:
+                del self._of_nodes[key]
+
+    def _has_agent(self, reports: _Reports) -> bool:
+        """True while an agent reports what the node of a stream counts."""
+        return (reports.caller.node, True) in self._of_nodes
+
+    def _add(self, reports: _Reports, rows: Sequence[TrafficRow], *, follows_gap: bool = False) -> None:
+        self._table.add(reports.caller, rows, of_agent=self._has_agent(reports), follows_gap=follows_gap)
 
     async def _receive(self, call: RawStream, reports: _Reports) -> None:
         """Take reports until the client has no more, or the stream retires."""
@@ -257,8 +265,9 @@ class TrafficServer:
             if reports.of_agent:
                 rows, follows_gap = await _read_agents(data)
             else:
-                attempts_only, follows_gap = self._table.has_agent(reports.caller.node), False
-                rows = await _read_loads(reports.loads, data, attempts_only=attempts_only)
+                rows, follows_gap = await _read_loads(reports.loads, data), False
+                if self._has_agent(reports):
+                    rows = []
         except WireError as error:
             raise StreamError(Code.INVALID_ARGUMENT, f"the report {error}") from error
         except (DecodeError, UnicodeDecodeError) as error:
@@ -274,8 +283,7 @@ class TrafficServer:
         for begin in range(0, max(1, len(rows)), ROWS_AT_ONCE):
             if begin:
                 await trio.lowlevel.checkpoint()
-            some = rows[begin : begin + ROWS_AT_ONCE]
-            self._table.add(reports.caller, some, of_agent=reports.of_agent, follows_gap=follows_gap and not begin)
+            self._add(reports, rows[begin : begin + ROWS_AT_ONCE], follows_gap=follows_gap and not begin)
 
     def _note_refused(self, call: RawStream, error: StreamError) -> None:
         self._refused[error.code.name] += 1
@@ -299,28 +307,21 @@ def reporting_proxy(proxy: Proxy) -> ReportingProxy:
 
 
 async def _read_agents(data: bytes) -> tuple[list[TrafficRow], bool]:
-    """An agent's report: its rows but for what load reports count, and whether it follows a gap."""
+    """An agent's report: its rows, and whether it follows a gap."""
     if len(data) > MAX_REPORT:
         raise WireError(f"has more than {MAX_REPORT:,} bytes")
     read: Callable[[bytes], TrafficReport] = read_report
     report = read(data) if len(data) <= BYTES_PER_REPORT else await trio.to_thread.run_sync(read, data)
-    return [_without_attempts(row) for row in report.rows], report.follows_gap
+    return [*report.rows], report.follows_gap
 
 
-def _without_attempts(row: TrafficRow) -> TrafficRow:
-    if ATTEMPTS_ONLY.isdisjoint(row.counts):
-        return row
-    counts = {counter: count for counter, count in row.counts.items() if counter not in ATTEMPTS_ONLY}
-    return attrs.evolve(row, counts=counts)
-
-
-async def _read_loads(loads: LoadRows, data: bytes, *, attempts_only: bool) -> list[TrafficRow]:
+async def _read_loads(loads: LoadRows, data: bytes) -> list[TrafficRow]:
     """The rows of a load report; proxies are served in between if it is large."""
     found: list[TrafficRow] = []
     for number, piece in enumerate(report_pieces(data)):
         if number:
             await trio.lowlevel.checkpoint()
-        found += loads.rows(piece, attempts_only=attempts_only)
+        found += loads.rows(piece)
         if len(found) > MAX_ROWS:
             raise WireError(f"has numbers of more than {MAX_ROWS:,} clusters")
     return found

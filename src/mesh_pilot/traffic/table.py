@@ -157,7 +157,7 @@ class _Reporter:
     """The slot of its first report: it says nothing of the time before."""
     latest: int
     has_agent: bool = False
-    """True once an agent's report has come: its requests are known."""
+    """True if the latest report is of an agent: its requests are known."""
     gaps: list[int] = attrs.field(factory=list)
     """The slots in which counts were lost, the latest last."""
     rows: dict[tuple[RowKind, str], _Row] = attrs.field(factory=dict)
@@ -251,7 +251,7 @@ class TrafficTable:
         elif known.proxy != proxy:
             self._renamed(known, proxy)
         known.latest = slot
-        known.has_agent = known.has_agent or of_agent
+        known.has_agent = of_agent
         if follows_gap:
             self._gap(known, slot)
         for row in rows:
@@ -274,11 +274,6 @@ class TrafficTable:
         """The identity of a caller that has reported; empty if it is unknown, or nothing vouches for it."""
         known = self._reporters.get(node)
         return known.proxy.workload.principal if known is not None else ""
-
-    def has_agent(self, node: str) -> bool:
-        """True if an agent counts the requests of a caller."""
-        known = self._reporters.get(node)
-        return known is not None and known.has_agent
 
     @staticmethod
     def _gap(known: _Reporter, slot: int) -> None:

@@ -36,7 +36,6 @@ from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.identity.material import IdentityMaterial
 from mesh_pilot.agent.registration.registration import ConsulRegistration
 from mesh_pilot.agent.relay.answers import Answers
-from mesh_pilot.agent.relay.load_reports import LoadReportRelay
 from mesh_pilot.agent.relay.node_message import encode_node
 from mesh_pilot.agent.relay.planes import Planes
 from mesh_pilot.agent.relay.relay import Relay
@@ -49,7 +48,7 @@ from mesh_pilot.base.containment import PartSupervisor, leaves, until_done
 from mesh_pilot.base.output import dropped_lines
 from mesh_pilot.identity.trust.private_files import own_folder
 from mesh_pilot.model.proxy import NodeType
-from mesh_pilot.net.rpc import AddressError, serve
+from mesh_pilot.net.rpc import AddressError, Servable, serve
 
 if TYPE_CHECKING:
     from mesh_pilot.agent.dns.server import DnsServer
@@ -96,7 +95,6 @@ class ProxyAgent:
         tls, metadata = self.identity.tls, self.identity.call_metadata
         self.planes = Planes(settings.planes, node.locality, tls, metadata, hello=hello(node))
         self.relay = Relay(self.planes, Answers(folders.state / ANSWERS, node.kept_for))
-        self.load_reports = LoadReportRelay(self.planes)
         self.subscriptions = Subscriptions(node, self.planes, names=settings.dns.enabled, folder=folders.state)
         inbound_only = node.type is not NodeType.ROUTER
         self.envoy = EnvoyRunner(settings.envoy, settings.ports, folders, inbound_only=inbound_only, handover=handover)
@@ -122,13 +120,12 @@ class ProxyAgent:
                 "identity": self.identity.statistics,
                 "planes": self.planes.statistics,
                 "relay": self.relay.statistics,
-                "load_reports": self.load_reports.statistics,
                 "subscriptions": self.subscriptions.statistics,
                 "envoy": self.envoy.statistics,
                 "bootstrap": self._bootstrap_statistics,
                 "health": self.health.statistics,
                 **({"registration": self.registration.statistics} if self.registration is not None else {}),
-                **({"traffic": self.traffic.statistics} if self.traffic is not None else {}),
+                **self._traffic_statistics(),
                 "upkeep": self.upkeep.statistics,
                 "output": lambda: {"dropped_lines_total": dropped_lines()},
             },
@@ -208,7 +205,7 @@ class ProxyAgent:
             await nursery.start(self.upkeep.start, "dns", self._dns.run, name="dns")
 
     async def _serve_envoy(self, task_status: trio.TaskStatus[object]) -> None:
-        """Serve xDS and secrets on the socket."""
+        """Serve xDS and secrets on the socket, and take load reports."""
         socket = self._settings.folders.socket
         try:
             own_folder(socket.parent)
@@ -217,11 +214,12 @@ class ProxyAgent:
             raise AgentError(f"{error}; does another agent run on {socket.parent}?") from None
         except OSError as error:
             raise AgentError(f"{socket.parent}: {error.strerror}") from None
+        services: list[Servable] = [self.relay, self.identity.secret_service()]
+        if self.traffic is not None:
+            services.append(self.traffic.load_reports)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_socket_is_gone, socket)
-            await serve(
-                [self.relay, self.load_reports, self.identity.secret_service()], listeners, task_status=task_status
-            )
+            await serve(services, listeners, task_status=task_status)
             nursery.cancel_scope.cancel()
 
     async def _until_socket_is_gone(self, socket: Path) -> None:
@@ -286,6 +284,11 @@ class ProxyAgent:
         bootstrap = agent_bootstrap(self._settings, proxy_config, self._patches.merged)
         self.envoy.settings.set(settings)
         self.bootstrap.set(bootstrap)
+
+    def _traffic_statistics(self) -> dict[str, Callable[[], object]]:
+        if self.traffic is None:
+            return {}
+        return {"traffic": self.traffic.statistics, "load_reports": self.traffic.load_reports.statistics}
 
     def _bootstrap_statistics(self) -> BootstrapStatistics:
         chosen = self._patches

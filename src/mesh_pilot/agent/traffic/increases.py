@@ -126,9 +126,18 @@ class Increases:
                 self._add(_NO_RULE, Counter.DENIED, unmatched - denials.unmatched)
                 denials.unmatched = unmatched
 
+    def add_attempts(self, cluster: str, attempts: int, failed: int) -> None:
+        """Take increases that a load report of Envoy's tells."""
+        subject = RowKind.CLUSTER, cluster
+        self._count(subject, Counter.ATTEMPTS, attempts)
+        if failed:
+            self._count(subject, Counter.FAILED_ATTEMPTS, failed)
+
     def _add(self, subject: Subject, counter: Counter, increase: int) -> None:
-        if not self._counts or increase <= 0:
-            return
+        if self._counts and increase > 0:
+            self._count(subject, counter, increase)
+
+    def _count(self, subject: Subject, counter: Counter, increase: int) -> None:
         row = self._rows.get(subject)
         if row is None:
             if len(self._rows) == MAX_ROWS:

@@ -1,4 +1,5 @@
-"""The task that reads Envoy's counters every interval, and the stream on which it reports them.
+"""The task that reads Envoy's counters every interval, and the stream on which it reports them, with the attempts of
+Envoy's load reports.
 
 Two things are on and off apart from each other. Envoy is read while some control plane wants reports, or none has said
 that it does not: while all are away, increases are summed and reported later, so that only what is in an Envoy that
@@ -17,11 +18,13 @@ from urllib.parse import quote
 import attrs
 import trio
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.envoy.admin import AdminError
 from mesh_pilot.agent.envoy.child import since_boot
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
 from mesh_pilot.agent.relay.planes import Connected, Planes
 from mesh_pilot.agent.traffic.increases import Increases
+from mesh_pilot.agent.traffic.load_reports import LoadReportService
 from mesh_pilot.agent.traffic.statistics import FILTER
 from mesh_pilot.base.backoff import Backoff
 from mesh_pilot.base.protowire import WireError
@@ -69,12 +72,14 @@ class TrafficReporter:
         self._node = node
         self._began = since_boot()
         self._increases = Increases()
+        self._interval = Observable(DEFAULT_SECONDS)
+        """Seconds between two reports; 0: none are wanted."""
+        self.load_reports = LoadReportService(self._increases, self._interval)
         self._pid = 0
         """The process of the Envoy that is read; 0 before the first."""
         self._was_off = False
         self._is_ending = False
         self._closed = trio.Event()
-        self._seconds = DEFAULT_SECONDS
         self._without: Connected | None = None
         self._call: ClientCall[bytes, bytes] | None = None
         self._happened = trio.Event()
@@ -82,11 +87,11 @@ class TrafficReporter:
         self._reports = self._rows = self._reads = self._failures = self._gaps = 0
 
     def __repr__(self) -> str:
-        return f"<TrafficReporter every {self._seconds:g} s, {'' if self._call else 'not '}connected>"
+        return f"<TrafficReporter every {self._interval.value:g} s, {'' if self._call else 'not '}connected>"
 
     def statistics(self) -> TrafficReporterStatistics:
         return TrafficReporterStatistics(
-            self._seconds,
+            self._interval.value,
             self._call is not None,
             self._increases.statistics,
             self._reports,
@@ -102,7 +107,7 @@ class TrafficReporter:
             nursery.start_soon(self._keep_stream)
             while True:
                 self._happened = trio.Event()
-                if self._seconds:
+                if self._interval.value:
                     await self._read()
                     await self._report()
                 with trio.move_on_after(self._pause()):
@@ -113,7 +118,8 @@ class TrafficReporter:
         child = self._envoy.current
         is_young = child is not None and child.facts.pid != self._pid and child.facts.epoch > 0
         rest = MERGED_SECONDS - child.age_seconds if child is not None and is_young else 0.0
-        return min(self._seconds, rest) if self._seconds and rest > 0 else self._seconds or float("inf")
+        seconds = self._interval.value
+        return min(seconds, rest) if seconds and rest > 0 else seconds or float("inf")
 
     async def end(self) -> None:
         """Report what is left, before Envoy ends, and close the stream."""
@@ -157,9 +163,9 @@ class TrafficReporter:
         call, now = self._call, trio.current_time()
         if call is None:
             return
-        report = self._increases.take(min(now - self._reported_at, 1e6) if self._reports else self._seconds)
+        report = self._increases.take(min(now - self._reported_at, 1e6) if self._reports else self._interval.value)
         if report is None and now - self._reported_at >= _QUIET_SECONDS:
-            report = TrafficReport((), self._seconds)
+            report = TrafficReport((), self._interval.value)
         if report is None:
             return
         self._reported_at = now
@@ -227,7 +233,7 @@ class TrafficReporter:
                 with suppress(WireError):  # of a later version: the interval stays
                     self._set_interval(read_answer(answer))
                 backoff.reset()
-                if self._call is None and self._seconds and self._planes.current.value is connected:
+                if self._call is None and self._interval.value and self._planes.current.value is connected:
                     self._increases.tell_all()
                     self._call = call
                     self._happened.set()
@@ -242,7 +248,7 @@ class TrafficReporter:
 
     def _set_interval(self, seconds: float) -> None:
         """Between two reports. Where none were wanted, counts before are not known."""
-        if seconds and not self._seconds:
+        if seconds and not self._interval.value:
             self._pid, self._was_off = 0, True
-        self._seconds = max(seconds, _LEAST_SECONDS) if seconds else 0.0
+        self._interval.set(max(seconds, _LEAST_SECONDS) if seconds else 0.0)
         self._happened.set()
