@@ -8,7 +8,7 @@ from mesh_pilot.mesh.names.resources import parse_cluster
 from mesh_pilot.model.events import Endpoints, Item, MeshConfigValue, NewValue, Quarantine, RolloutPlan, RolloutState
 from mesh_pilot.model.traffic import RowKind
 from mesh_pilot.traffic.table import CallingWorkload
-from mesh_pilot.traffic.touched import MAX_ITEMS, TouchedEdges, touched_by
+from mesh_pilot.traffic.touched import MAX_TOUCHED, TouchedEdges, touched_by
 from mesh_pilot.world.names import full_host
 from tests.support.manifests import manifest, routes, rule, service
 from tests.support.quarantined import unchecked
@@ -76,7 +76,7 @@ def test_a_sidecar_is_about_all_that_its_workloads_call() -> None:
     [
         manifest("EnvoyFilter", "f", "configPatches: []"),
         manifest("Gateway", "g", "servers: []"),
-        "".join(routes("a.test", "- {route: [{destination: {host: a.test}}]}") for _ in range(MAX_ITEMS + 1)),
+        "".join(rule(f"{number}.test", "{}") for number in range(MAX_TOUCHED + 1)),
     ],
 )
 def test_some_are_about_everything(text: str) -> None:
@@ -87,7 +87,7 @@ def test_some_are_about_everything(text: str) -> None:
 def test_the_mesh_config_is_about_everything_and_endpoints_about_nothing() -> None:
     assert touched("", MeshConfigValue(None)).is_everything  # type: ignore[arg-type]  # what it says does not matter
     endpoints: Item = Endpoints(("shop", "web.test"), ())  # type: ignore[arg-type]
-    assert not touched(manifest("WorkloadEntry", "w", "address: 10.0.0.1"), endpoints)
+    assert not touched(manifest("WorkloadEntry", "w", "address: 10.0.0.1"), *(MAX_TOUCHED + 1) * [endpoints])
     assert not touched_by([None], lambda host, _: host, "")
 
 
@@ -108,6 +108,8 @@ def test_two_changes_overlap_where_an_edge_may_be_of_both() -> None:
     )
     policy = touched(manifest("AuthorizationPolicy", "web", "{}"))
     everything = TouchedEdges(is_everything=True)
+    subdomains = touched(rule("*.reviews.test", "{}"))
     assert reviews.overlaps(stars) and stars.overlaps(reviews) and policy.overlaps(policy)
+    assert subdomains.overlaps(stars) and stars.overlaps(subdomains) and not subdomains.overlaps(reviews)
     assert everything.overlaps(policy) and reviews.overlaps(everything)
     assert not reviews.overlaps(other) and not reviews.overlaps(policy) and not everything.overlaps(TouchedEdges())

@@ -251,6 +251,11 @@ class NewValue:
         """The value before the change."""
         return self.start or self.old
 
+    @property
+    def origin(self) -> str:
+        """The location of the object for people, or that where it was; empty if it has none."""
+        return next((str(item.origin) for item in (*self.new, *self.old) if isinstance(item, Config)), "")
+
 
 @attrs.frozen
 class RolloutState:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 def host_matches(pattern: str, other: str) -> bool:
     """True if two hosts, each possibly a wildcard (``*`` or ``*.suffix``), have a name in common.
@@ -22,3 +24,12 @@ def host_covers(pattern: str, host: str) -> bool:
     if pattern.startswith("*"):
         return host.lstrip("*").endswith(pattern[1:]) if host.startswith("*") else host.endswith(pattern[1:])
     return pattern == host
+
+
+def covering(host: str) -> Iterator[str]:
+    """The patterns ``host`` and ``*.DOMAIN`` that cover a host, for a look-up among many; ``*`` is not one of them."""
+    yield host
+    at = host.find(".")
+    while at >= 0:
+        yield f"*{host[at:]}"
+        at = host.find(".", at + 1)

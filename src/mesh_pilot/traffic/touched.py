@@ -7,7 +7,7 @@ proxies are made of, about all. Endpoints are about none: instances come and go 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import attrs
 
@@ -16,12 +16,14 @@ from mesh_pilot.mesh.selection.workloads import applies
 from mesh_pilot.mesh.virtual_services.rules import destinations_of
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue, Quarantine, RolloutState
+from mesh_pilot.model.hosts import covering
 from mesh_pilot.model.service import Service
 from mesh_pilot.model.traffic import RowKind
 from mesh_pilot.traffic.table import CallingWorkload
 
-MAX_ITEMS = 200
-"""A change of more items than that is taken to be about everything, as a first picture is."""
+MAX_TOUCHED = 500
+"""A change that is about more hosts and selecting objects than that is taken to be about everything, as a first picture
+is: two changes are compared while one of them is being published."""
 
 _OF_HOSTS = ("VirtualService", "DestinationRule", "ServiceEntry")
 _OF_WORKLOADS = ("AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication", "Sidecar")
@@ -42,6 +44,12 @@ class TouchedEdges:
     """Objects that select workloads."""
     root_namespace: str = ""
     """The namespace whose objects select workloads of all."""
+    _covering: frozenset[str] = attrs.field(init=False, eq=False, repr=False)
+    """The hosts, and all wildcards that cover any of them."""
+
+    @_covering.default
+    def _covering_hosts(self) -> frozenset[str]:
+        return frozenset(pattern for host in self.hosts for pattern in covering(host))
 
     def __bool__(self) -> bool:
         return self.is_everything or bool(self.hosts or self.selecting)
@@ -51,18 +59,15 @@ class TouchedEdges:
         if self.is_everything:
             return True
         if cluster is not None and cluster.direction is Direction.OUTBOUND:
-            return self._has_host(cluster.host) or self._selects(workload, ("Sidecar",))
+            return is_among(cluster.host, self.hosts) or self._selects(workload, ("Sidecar",))
         return self._selects(workload, _OF_WORKLOADS)
 
     def overlaps(self, other: TouchedEdges) -> bool:
         """True if some edge may be touched by both."""
         if self.is_everything or other.is_everything:
             return bool(self) and bool(other)
-        is_common = any(map(self._has_host, other.hosts)) or any(map(other._has_host, self.hosts))
+        is_common = not (self._covering.isdisjoint(other.hosts) and other._covering.isdisjoint(self.hosts))
         return is_common or bool({*self._namespaces()} & {*other._namespaces()})
-
-    def _has_host(self, host: str) -> bool:
-        return host in self.hosts or any(each[0] == "*" and host.endswith(each[1:]) for each in self.hosts)
 
     def _selects(self, workload: CallingWorkload, kinds: Iterable[str]) -> bool:
         labels = frozenset(workload.labels)
@@ -79,25 +84,39 @@ class TouchedEdges:
 
 def touched_by(items: Iterable[Item | None], full_host: FullHost, root_namespace: str) -> TouchedEdges:
     """The edges that items are about. Of a change give both the item before and the one after it."""
-    found = [each for each in items if each is not None]
-    if len(found) > MAX_ITEMS:
-        return TouchedEdges(is_everything=True)
     hosts: set[str] = set()
     selecting: list[Config] = []
-    for item in _within(found):
+    for item in _within(each for each in items if each is not None):
         match item:
             case Service():
                 hosts.add(item.host)
             case Config() if item.key.kind in _OF_HOSTS:
-                hosts |= {full_host(host, item.namespace) for host in _hosts(item)}
+                hosts |= hosts_of([item], full_host)
             case Config() if item.key.kind in _OF_WORKLOADS:
                 selecting.append(item)
             case Config() if item.key.kind in _OF_NOTHING:
                 pass
             case Config() | MeshConfigValue() | MeshNetworksValue():
                 return TouchedEdges(is_everything=True)
-    hosts.discard("*")
-    return TouchedEdges(False, frozenset(filter(None, hosts)), tuple(selecting), root_namespace)
+        if len(hosts) + len(selecting) > MAX_TOUCHED:
+            return TouchedEdges(is_everything=True)
+    return TouchedEdges(False, frozenset(hosts), tuple(selecting), root_namespace)
+
+
+def hosts_of(items: Iterable[Item], full_host: FullHost) -> set[str]:
+    """The full names of the hosts that objects are about, and of those that their routes lead to."""
+    found = {
+        full_host(host, item.namespace)
+        for item in items
+        if isinstance(item, Config) and item.key.kind in _OF_HOSTS
+        for host in _named(item)
+    }
+    return found - {"", "*"}
+
+
+def is_among(host: str, hosts: Collection[str]) -> bool:
+    """True if a host, or a wildcard that covers it, is among others."""
+    return any(pattern in hosts for pattern in covering(host))
 
 
 def _within(items: Iterable[Item]) -> Iterator[Item]:
@@ -114,8 +133,7 @@ def _within(items: Iterable[Item]) -> Iterator[Item]:
                 yield item
 
 
-def _hosts(config: Config) -> Iterator[str]:
-    """The hosts that an object is about, and those that its routes lead to."""
+def _named(config: Config) -> Iterator[str]:
     spec = config.spec
     if config.key.kind == "DestinationRule":
         yield spec.host

@@ -15,7 +15,6 @@ from mesh_pilot.ops.api.orders import json_body
 from mesh_pilot.ops.api.route import TEXT, ApiError, ApiTopic, Found, Parameter, list_of, object_of
 from mesh_pilot.ops.api.visitors import Role
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values.rollout import place_of
 from mesh_pilot.safety.quarantine.verdicts import name_of
 from mesh_pilot.safety.rollout.controller import RolloutController
 from mesh_pilot.safety.rollout.progress import Progress, RolloutError, RolloutPhase, plan_of
@@ -167,7 +166,7 @@ def rollout_status(controller: RolloutController | None) -> RolloutStatus:
         canary=CanaryState(len(state.canary), len(present), accepted, present[:NAMED]),
         proxies=len(members),
         changes=len(state.changes),
-        objects=[RolloutObject(name_of(c.key), place_of(c), c.is_held) for c in state.changes[:NAMED]],
+        objects=[RolloutObject(name_of(c.key), c.origin, c.is_held) for c in state.changes[:NAMED]],
         waits_for=controller.waits_for(members),
         by="weights" if plan.by_weights else "proxies",
         judged_by=plan.judged_by,

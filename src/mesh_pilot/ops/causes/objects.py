@@ -16,7 +16,6 @@ from mesh_pilot.model.events import Rejected
 from mesh_pilot.ops.causes.cause import NAMED, Cause, CauseKind, CauseReach, CauseSubject, assessed, reach
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.assessments import Assessment, Gravity
-from mesh_pilot.ops.values.rollout import place_of
 from mesh_pilot.ops.values.truth import ObjectTruth
 from mesh_pilot.safety.quarantine.verdicts import name_of
 
@@ -70,7 +69,7 @@ def object_causes(
                 subject=subject_of(change.key),
                 assessment=assessed(TruthState.TAKEN_BACK, Gravity.ERROR, facts.reason),
                 touches=_touched(fleet, change.key, TruthState.TAKEN_BACK),
-                where=place_of(change),
+                where=change.origin,
                 command="mesh-pilot rollout status",
                 more="all proxies have the version before",
             )

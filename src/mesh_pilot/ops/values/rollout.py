@@ -6,20 +6,12 @@ from collections.abc import Iterator
 
 import attrs
 
-from mesh_pilot.model.config import Config
 from mesh_pilot.model.counts import counted
-from mesh_pilot.model.events import NewValue
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.safety.quarantine.verdicts import name_of
 from mesh_pilot.safety.rollout.progress import RolloutPhase
 
 ORDERS = "mesh-pilot rollout status"
-
-
-def place_of(change: NewValue) -> str:
-    """The origin of a changed object; empty if it has none."""
-    where = (str(item.origin) for item in (*change.new, *change.old) if isinstance(item, Config))
-    return next(where, "")
 
 
 def ready_lines(state: PlaneState) -> Iterator[str]:
@@ -46,4 +38,4 @@ class TakenBack:
 
 def taken_back(state: PlaneState) -> list[TakenBack]:
     own = state.rollouts.progress.state if state.rollouts is not None else None
-    return [TakenBack(name_of(each.key), place_of(each), own.reason) for each in own.held] if own is not None else []
+    return [TakenBack(name_of(each.key), each.origin, own.reason) for each in own.held] if own is not None else []

@@ -20,8 +20,6 @@ from typing import NamedTuple
 import attrs
 
 from mesh_pilot.mesh.names.resources import parse_cluster
-from mesh_pilot.mesh.virtual_services.rules import destinations_of
-from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import NewValue, RolloutState
 from mesh_pilot.model.traffic import Counter, RowKind
 from mesh_pilot.safety.quarantine.verdicts import name_of
@@ -40,6 +38,7 @@ from mesh_pilot.traffic.judging import (
     level,
 )
 from mesh_pilot.traffic.table import SLOT_SECONDS, SLOTS, CallingWorkload, TrafficEdge, TrafficTable
+from mesh_pilot.traffic.touched import hosts_of, is_among
 
 MOST_PROXIES = 100
 """Proxies of either side whose traffic is read: enough to know, and a look stays short."""
@@ -314,8 +313,8 @@ class RolloutJudge:
     def _waits(self, condition: RolloutCondition, changes: Iterable[NewValue]) -> str:
         """The service that the change is about, or else all traffic together, of which too little is known."""
         seen = {*self._canary, *self._others, *self._before}
-        hosts = frozenset(host for change in changes for host in self._hosts(change))
-        touched = frozenset(each.host for each in seen if each.host and _has_host(hosts, each.host))
+        hosts = {host for change in changes for host in self._hosts(change)}
+        touched = frozenset(each.host for each in seen if is_among(each.host, hosts))
         sums = self._sums(seen, touched)
         if not any(own[0] for own, _, _ in sums.values()):
             return "traffic: there was none yet" + (f" to {', '.join(sorted(touched)[:3])}" if touched else "")
@@ -360,40 +359,17 @@ class RolloutJudge:
     def _cause(self, changes: Iterable[NewValue], subject: Subject) -> str:
         """The changed objects that bear on a subject, with their places."""
         every = [*changes]
-        near = [each for each in every if subject.host and _has_host({*self._hosts(each)}, subject.host)] or every
+        near = [each for each in every if is_among(subject.host, self._hosts(each))] or every
         shown = ", ".join(map(_placed, near[:3]))
         return f"changed: {shown}{', ...' if len(near) > 3 else ''}"
 
-    def _hosts(self, change: NewValue) -> Iterator[str]:
-        """The hosts that a changed object is about, and those that its routes lead to, by their full names."""
-        for item in (*change.new, *change.old):
-            if isinstance(item, Config):
-                yield from (self._full_host(host, item.namespace) for host in _named_hosts(item) if host != "*")
-
-
-def _named_hosts(config: Config) -> Iterator[str]:
-    spec = config.spec
-    match config.key.kind:
-        case "DestinationRule":
-            yield spec.host
-        case "ServiceEntry":
-            yield from spec.hosts
-        case "VirtualService":
-            yield from spec.hosts
-            for rule in spec.http:
-                yield from (destination.host for destination in destinations_of(rule))
-            for rule in (*spec.tls, *spec.tcp):
-                yield from (each.destination.host for each in rule.route if each.destination is not None)
-
-
-def _has_host(hosts: Collection[str], host: str) -> bool:
-    return host in hosts or any(each[0] == "*" and host.endswith(each[1:]) for each in hosts)
+    def _hosts(self, change: NewValue) -> set[str]:
+        return hosts_of((*change.new, *change.old), self._full_host)
 
 
 def _placed(change: NewValue) -> str:
     """An object with its place: where it is now, or was."""
-    where = next((str(item.origin) for item in (*change.new, *change.old) if isinstance(item, Config)), "")
-    return f"{name_of(change.key)} ({where})" if where else name_of(change.key)
+    return f"{name_of(change.key)} ({change.origin})" if change.origin else name_of(change.key)
 
 
 def _needed(condition: RolloutCondition, own: Tries, others: Tries, before: Tries) -> int:
