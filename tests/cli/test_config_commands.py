@@ -13,13 +13,13 @@ import pytest
 import structlog
 import trio
 import yaml
-from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 from mesh_pilot.cli import cli
 from mesh_pilot.cli.plane import completion
 from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.safety.state.settings import StateSettings
+from tests.support.command import completions
 from tests.support.config_stores import route
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
@@ -264,7 +264,7 @@ async def test_a_shell_completes_what_the_plane_has(run: Commands, monkeypatch: 
     monkeypatch.setenv("MESH_PILOT_PILOT", f"unix://{run.socket}")
 
     async def completed(*words: str) -> set[str]:
-        return await trio.to_thread.run_sync(_completed, ["mesh-pilot", *words])
+        return await trio.to_thread.run_sync(completions, *words)
 
     assert "serviceentry" in await completed("get", "ser")
     assert await completed("get", "se", "-n", "shop", "r") == {"reviews"}
@@ -278,18 +278,12 @@ async def test_a_shell_completes_what_the_plane_has(run: Commands, monkeypatch: 
 
 
 def test_a_shell_completes_nothing_where_no_plane_answers(capfd: pytest.CaptureFixture[str]) -> None:
-    assert _completed(["mesh-pilot", "why", "--pilot", "unix:///nowhere/admin.sock", "rev"]) == set()
-    assert _completed(["mesh-pilot", "why", "--pilot", "no address", "rev"]) == set()
-    assert _completed(["mesh-pilot", "delete", "--state-dir", "/nowhere", "vs", "r"]) == set()
+    assert completions("why", "--pilot", "unix:///nowhere/admin.sock", "rev") == set()
+    assert completions("why", "--pilot", "no address", "rev") == set()
+    assert completions("delete", "--state-dir", "/nowhere", "vs", "r") == set()
     assert capfd.readouterr().err == ""
 
 
 def test_the_kinds_that_are_completed_are_those_that_there_are() -> None:
     now = {name.lower() for name, kind in KINDS.items() if not kind.legacy}
     assert {*completion.KINDS} == now - {"namespace", "ingressclass", "xbackendtrafficpolicy"}
-
-
-def _completed(words: Sequence[str]) -> set[str]:
-    """What bash is given for the last word."""
-    shell = BashComplete(cli, {}, words[0], "_MESH_PILOT_COMPLETE")
-    return {each.value for each in shell.get_completions([*words[1:-1]], words[-1])}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -16,7 +18,7 @@ from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.traffic import RowKind
 from mesh_pilot.ops.values.traffic_looks import TrafficLooks
 from mesh_pilot.traffic.table import SLOTS
-from tests.support.command import Done, mesh_pilot, on_terminal
+from tests.support.command import COMMAND, Done, completions, mesh_pilot, on_terminal
 from tests.support.picky import proxy
 from tests.support.planes import SERVICE, running_plane
 from tests.support.traffic_counts import Planted, reporting, row
@@ -153,3 +155,34 @@ async def test_on_a_terminal_columns_without_news_are_left_out(meshes: Meshes) -
     )
     head = next(line for line in lines if line.startswith("CALLER"))
     assert head.split("  ")[-1].strip() == "BEFORE" and "UNIT" not in head
+
+
+@pytest.mark.process
+async def test_watching_shows_what_has_changed_until_it_is_interrupted(meshes: Meshes, nursery: trio.Nursery) -> None:
+    command = [*COMMAND, "traffic", "-w", "--pilot", meshes.planes[0].addresses.http]
+    run = partial(trio.run_process, command, stdout=subprocess.PIPE, check=False)
+    process: trio.Process = await nursery.start(run)
+    assert process.stdout is not None
+    shown = b""
+    async for piece in process.stdout:
+        shown += piece
+        if b"web.shop" in shown:
+            process.send_signal(signal.SIGINT)
+        elif b"no proxy has connected yet" in shown:
+            meshes.planted[0].plant((WEB, [row(REVIEWS, requests=10)]), slots=6)
+    assert b"web.shop  reviews.test:9080/v1" in shown
+    assert await process.wait() == 130
+
+
+async def test_a_shell_completes_services_and_proxies(meshes: Meshes, nursery: trio.Nursery) -> None:
+    await nursery.start(proxy, meshes.planes[0].addresses.grpc)
+
+    async def completed(*words: str) -> set[str]:
+        pilot = f"--pilot={meshes.planes[0].addresses.http}"
+        return await trio.to_thread.run_sync(completions, "traffic", pilot, *words)
+
+    assert await completed("re") == {"reviews.test"}
+    assert await completed("we") == {"web-1.shop"}
+    assert await completed("-n", "sh") == {"shop"}
+    assert await completed("x") == set()
+    nursery.cancel_scope.cancel()

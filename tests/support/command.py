@@ -22,8 +22,9 @@ from typing import Any, TextIO, cast
 from unittest import mock
 
 import attrs
+from click.shell_completion import BashComplete
 
-from mesh_pilot.cli import main
+from mesh_pilot.cli import cli, main
 
 COMMAND = [sys.executable, "-W", "error", "-m", "mesh_pilot.cli"]
 """``mesh-pilot`` on this Python; warnings are errors as in the tests."""
@@ -53,6 +54,12 @@ def mesh_pilot(*arguments: str, env: Mapping[str, str] | None = None, stdin: str
             code = end.code
     assert isinstance(code, int)
     return Done(code, *(cast(io.BytesIO, file.buffer).getvalue().decode() for file in files.values()))
+
+
+def completions(*words: str) -> set[str]:
+    """What bash is given for the last word after ``mesh-pilot``."""
+    shell = BashComplete(cli, {}, "mesh-pilot", "_MESH_PILOT_COMPLETE")
+    return {each.value for each in shell.get_completions([*words[:-1]], words[-1])}
 
 
 _FILES: ContextVar[Mapping[str, TextIO] | None] = ContextVar("files", default=None)

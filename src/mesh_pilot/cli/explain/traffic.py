@@ -197,7 +197,7 @@ def _sum_of_edges(edges: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _sum_of_counts(every: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found = {name: _sum(each[name] for each in every) for name in SUMMED}
     return {
-        **{name: every[0][name] for name in ("unit",)},
+        "unit": every[0]["unit"],
         **found,
         "rate": found["failures"] / found["tries"] if found["tries"] and found["failures"] is not None else None,
         "is_partial": any(each["is_partial"] for each in every),

@@ -30,16 +30,6 @@ from mesh_pilot.traffic.counts import together
 from mesh_pilot.traffic.table import SLOT_SECONDS, SLOTS, ReportingProxy
 from mesh_pilot.world import View
 
-SERIES = (
-    Counter.REQUESTS,
-    Counter.ERRORS,
-    Counter.ATTEMPTS,
-    Counter.FAILED_ATTEMPTS,
-    Counter.CONNECTIONS,
-    Counter.CONNECT_FAILURES,
-)
-"""Counters of which services have numbers of ten minutes."""
-
 
 @attrs.frozen
 class TrafficSeries:
@@ -131,7 +121,7 @@ async def _services(state: PlaneState, seen: TrafficSeen) -> ServicesSeen:
         arrived_requests, of_callers = counted.requests, change.now.requests if own else 0
         outside = None
         if arrived_requests is not None and of_callers is not None and not change.now.is_partial and key not in shared:
-            # A retry arrives as a request of its own; what a policy denies does not go on to the application.
+            # Each retry arrives as a request, and the inbound cluster does not count those that a policy denied.
             outside = max(0, arrived_requests + judged[Counter.DENIED] - of_callers - (change.now.retries or 0))
         return ServiceTraffic(
             TrafficEnd("service", key.host, key.namespace),

@@ -24,7 +24,7 @@ from mesh_pilot.traffic.judging import LEAST_FAILURES, TrafficVerdict, compare
 from mesh_pilot.traffic.table import SLOT_SECONDS, ReportingProxy, TrafficEdge
 
 USUAL_SECONDS = 60
-"""The length of the time that is told where no other is asked for."""
+"""The length of the time that is shown unless another is asked for."""
 
 DOUBT = 0.001
 """The chance that an edge is called worse than before while its rate is the same."""
@@ -71,7 +71,7 @@ class TrafficCounts:
     is_partial: bool
     """True if the requests of some of the callers are not known, and so are not in it."""
     is_complete: bool
-    """False if the counts of some of the time were lost, or somebody began to report within it: there was more."""
+    """False if the counts of some of the time were lost, or a proxy began to report within it: there was more."""
 
     @classmethod
     def of(cls, counts: Counts, seconds: float, other: Counts | None = None) -> TrafficCounts:
@@ -178,7 +178,7 @@ class TrafficWindow:
 
 
 OFF = "traffic is off by a setting of the control plane (docs/traffic.md)"
-NOBODY = "no proxy has connected yet: mesh-pilot proxy connects a machine"
+NO_PROXY = "no proxy has connected yet: mesh-pilot proxy connects a machine"
 NO_REPORTER = "no proxy reports traffic: run Envoys by mesh-pilot proxy, or turn load reports on (docs/traffic.md)"
 NOT_YET = "the first reports are ten seconds away"
 
@@ -218,7 +218,7 @@ class TrafficSeen:
     asked: float = 0.0
     """The seconds that were asked for."""
     stamp: object = None
-    """Another one for other rows."""
+    """Differs where the rows do."""
 
 
 async def traffic_seen(state: PlaneState, seconds: float) -> TrafficSeen:
@@ -273,7 +273,7 @@ def traffic_window(state: PlaneState, seen: TrafficSeen) -> TrafficWindow:
     if state.traffic is None:
         advice = OFF
     elif not reporters:
-        advice = NOBODY
+        advice = NO_PROXY
     elif not counts["requests"] and not counts["attempts"]:
         advice = NO_REPORTER
     elif not seen.seconds.now:

@@ -76,8 +76,8 @@ class TruthQuestion:
 
 @attrs.frozen
 class TrafficQuestion:
-    """The rows of a worker's table of traffic. Answered with ``TrafficEdge``. The times are seconds before now: each
-    process has a clock of its own."""
+    """The rows of a worker's table of traffic. Answered with ``TrafficEdge``. The times are seconds before now: the
+    clocks of two processes differ."""
 
     begin_ago: float
     end_ago: float

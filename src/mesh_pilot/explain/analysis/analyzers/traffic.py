@@ -103,7 +103,7 @@ def rules(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
         spec = config.spec
         if spec.action not in (Action.ALLOW, Action.DENY) or spec.target_ref or spec.target_refs:
             continue
-        # What selects nobody, or only pretends to deny, is told by other analyzers, or meant so.
+        # A dry run is not meant to deny anything; of a policy that selects no workload another analyzer says so.
         proxies = [] if is_in_dry_run(config) else _selected(survey, config)
         names = [f"ns[{config.namespace}]-policy[{config.name}]-rule[{n}]" for n in range(len(spec.rules))]
         unmet = [number for number, name in enumerate(names) if name not in seen.rules]

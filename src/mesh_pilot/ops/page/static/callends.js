@@ -2,7 +2,7 @@
 
 import { to, toQuery } from "./lib.js";
 
-/** What ends are that are no services. */
+/** Ends that are not services, in words. */
 export const KINDS = {
   gateway: "gateway",
   namespace: "namespace",

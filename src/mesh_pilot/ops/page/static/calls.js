@@ -56,7 +56,7 @@ function Calls({ data, query }) {
     ${rows.length
       ? html`<${CallsPicture} rows=${rows} expanded=${expanded} namespace=${query.namespace} />
           <${Part} title="As a table" id="calls-table"><${CallsTable} rows=${rows} query=${query} isCompared=${data.before_seconds > 0} /><//>`
-      : html`<section class="part"><p class="nothing">${isFiltered ? "The filter lets no call through." : "Nobody has called anybody in this time."}</p></section>`}
+      : html`<section class="part"><p class="nothing">${isFiltered ? "The filter lets no call through." : "No call was counted in this time."}</p></section>`}
     <${Counted} window=${data} />
   `;
 }

@@ -28,9 +28,9 @@ export function severityOf({ rate, is_worse }) {
   return rate >= 0.005 ? "warning" : "ok";
 }
 
-/** The share that succeeds, rounded down: with one failure it is not `100 %`. A share that nobody knows is a question mark. */
+/** The share that succeeds, rounded down: with one failure it is not `100 %`. An unknown share is a question mark. */
 export function Success({ of }) {
-  if (of.rate === null || of.rate === undefined) return of.tries ? html`<span class="quiet" title="Nobody counts failures here.">?</span>` : null;
+  if (of.rate === null || of.rate === undefined) return of.tries ? html`<span class="quiet" title="Failures are not counted here.">?</span>` : null;
   const text = `${Math.floor((1 - of.rate) * 1000) / 10} %`;
   return severityOf(of) === "ok" ? text : html`<${Badge} text=${text} severity=${severityOf(of)} sign />`;
 }
@@ -62,7 +62,7 @@ export function Particulars({ of }) {
   return html`<span class="badges">${found.map(([text, severity]) => html`<${Badge} key=${text} text=${text} severity=${severity} sign=${severity === "error"} />`)}</span>`;
 }
 
-/** What is to be known of the time that counts are of, and of who counts; the API's advice, where nobody does. */
+/** What the counts lack, and how many proxies do not count; the API's advice, where none does. */
 export function Counted({ window: own }) {
   const who = html` <a href="#/traffic/proxies">Who reports</a>`;
   if (own.advice) return html`<p><${Name} text=${own.advice} most=${1000} />${own.silent ? who : null}</p>`;

@@ -38,7 +38,7 @@ export function CallsOf({ calls, namespace }) {
   const more = html`<a href=${toQuery(["traffic"], { namespace })}>calls of the namespace</a>`;
   if (seen.advice) return html`<${Part} title="Calls"><${Counted} window=${seen} /><//>`;
   return html`<${Part} title="Calls" aside=${more}>
-      ${own ? html`<${Sums} of=${own} seconds=${seen.seconds} isCompared=${isCompared} />` : html`<p class="nothing">Nobody has called it in the last ten minutes.</p>`}
+      ${own ? html`<${Sums} of=${own} seconds=${seen.seconds} isCompared=${isCompared} />` : html`<p class="nothing">No proxy has counted a call of it in the last ten minutes.</p>`}
       <${Counted} window=${seen} />
     <//>
     ${callers.length || destinations.length ? html`<${CallsPicture} rows=${[...callers, ...destinations]} expanded=${null} namespace=${namespace} table="calls-of" />` : null}
@@ -54,7 +54,7 @@ export function CallsOfProxy({ id }) {
   if (error && !found) return html`<p class="failed"><${Name} text=${error.message} /></p>`;
   if (!found) return null;
   if (found.items.length) return html`<${CallsTable} rows=${found.items} parts=${null} isCompared=${found.before_seconds > 0} without="caller" />`;
-  return found.advice ? html`<${Counted} window=${found} />` : html`<p class="nothing">It has called nobody in the last ten minutes, or does not report. <a href="#/traffic/proxies">Who reports</a></p>`;
+  return found.advice ? html`<${Counted} window=${found} />` : html`<p class="nothing">It has made no calls in the last ten minutes, or does not report. <a href="#/traffic/proxies">Who reports</a></p>`;
 }
 
 function Sums({ of, seconds, isCompared }) {
