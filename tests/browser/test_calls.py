@@ -212,6 +212,11 @@ def test_the_list_of_services_has_their_calls(page: Any) -> None:
     go(page, "#/services?q=shop-07")
     line = page.locator("main tbody tr")
     assert "75 %" in line.inner_text() and line.locator(".chart .failed[d^=M]").count() == 1
+    for piece in ("#/services?sort=host", "#/services?sort=-host&offset=100"):
+        with page.expect_response(lambda each: "/traffic/services?" in each.url) as asked:
+            go(page, piece)
+        assert page.locator("main tbody tr").count() == page.locator("main tbody .chart").count() == 100
+        assert len(asked.value.json()["items"]) == 100, "only those of the rows, however many services are called"
 
 
 def test_requests_that_nobody_counts_are_unknown(page: Any) -> None:

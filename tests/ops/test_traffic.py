@@ -117,6 +117,8 @@ async def test_edges_are_of_workloads_of_proxies_or_of_namespaces(web: Web) -> N
     }
     (own,) = (await web.get("?proxy=web-2.shop"))["items"]
     assert (own["caller"]["kind"], own["requests"]) == ("proxy", 3)
+    two = (await web.get("?service=of-a-filter&service=reviews&service=nothing"))["items"]
+    assert {edge["called"]["name"] for edge in two} == {"of-a-filter", "reviews.test"}
     (jobs,) = (await web.get("?namespace=jobs"))["items"]
     assert jobs["caller"]["name"] == "cron"
     between = (await web.get("?by=namespace&namespace=shop&sort=-tries"))["items"]
@@ -158,6 +160,8 @@ async def test_an_edge_tells_what_no_virtual_service_names_and_what_policies_den
     web.planted.plant((WEB, [*calls, row("BlackHoleCluster", connections=1)]), (SERVER, [judged]), slots=12)
     found = {each["called"]["name"]: (each["is_routed"], each["denied"]) for each in (await web.get())["items"]}
     assert found == {"reviews.test": (True, 30), "other.test": (False, None), "BlackHoleCluster": (None, None)}
+    of_proxy = (await web.get("?proxy=web-1.shop"))["items"]
+    assert [each["denied"] for each in of_proxy if each["called"]["name"] == "reviews.test"] == [30]
     for only, name in {"unrouted": "other.test", "denied": "reviews.test"}.items():
         (edge,) = (await web.get(f"?only={only}&sort=-tries"))["items"]
         assert edge["called"]["name"] == name

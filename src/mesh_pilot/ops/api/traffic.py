@@ -55,7 +55,9 @@ SECONDS = Parameter(
     f"The length of the time: {SLOT_SECONDS:.0f} to {WINDOW_SECONDS:.0f}, {USUAL_SECONDS} by default.",
     schema=NUMBER,
 )
-SERVICE = Parameter("service", "Only what is about this host: a service's, or its name without the domain.")
+SERVICE = Parameter(
+    "service", "Only what is about this host: a service's, or its name without the domain.", is_repeated=True
+)
 PROXY = Parameter("proxy", "Only what this proxy counted: NAME.NAMESPACE or a node id.")
 NAMESPACE = Parameter("namespace", "Only what is of this namespace, on either side.")
 BY = Parameter("by", "What callers are: `workload`, `proxy` (the default with `proxy`) or `namespace`.")
@@ -106,16 +108,17 @@ routes = ApiTopic()
 async def edges(state: PlaneState, request: Request) -> Found:
     query, paging = dict(request.query_params), Paging.of(request)
     seen = await _seen(state, request)
-    namespace, service, proxy = (query.pop(name, "") for name in ("namespace", "service", "proxy"))
+    namespace, proxy = query.pop("namespace", ""), query.get("proxy", "")
+    is_meant = _meant(request)
     by = _by(query, GroupBy.PROXY if proxy else GroupBy.WORKLOAD)
     if proxy:
         own = find_proxy(state, proxy)
         names = (own.id,) if own is not None else (proxy,)
-        chosen = attrs.evolve(seen, rows=[r for r in seen.rows if r.proxy.node in names or r.proxy.name in names])
-        rows = await configured_edges(state, chosen, by)
+        calls = [row for row in seen.rows if row.proxy.node in names or row.proxy.name in names]
+        rows = await configured_edges(state, seen, by, calls)
     else:
         rows = await edges_seen(state, seen, by)
-    with_inbound, only = query.pop("inbound", "") == "true", query.pop("only", "")
+    with_inbound, only = query.get("inbound") == "true", query.get("only", "")
     if only not in ("", *_ONLY):
         raise ApiError(400, f"only={only[:40]}: must be one of {', '.join(_ONLY)}")
 
@@ -125,7 +128,7 @@ async def edges(state: PlaneState, request: Request) -> Found:
             (not only or _ONLY[only](row))
             and (with_inbound or called.kind not in INBOUND_KINDS)
             and namespace in ("", row.edge.caller.namespace, called.namespace)
-            and (not service or _is_meant(service, called.name))
+            and is_meant(called.name)
         )
 
     entries = await in_turns(
@@ -153,11 +156,11 @@ async def services(state: PlaneState, request: Request) -> Found:
     query, paging = dict(request.query_params), Paging.of(request)
     seen = await _seen(state, request)
     found = await services_seen(state, seen)
-    service, namespace = query.pop("service", ""), query.pop("namespace", "")
+    namespace, is_meant = query.pop("namespace", ""), _meant(request)
     entries = [
         _entry(number, row, row.change, (row.service.name,))
         for number, row in enumerate(found.services)
-        if namespace in ("", row.service.namespace) and (not service or _is_meant(service, row.service.name))
+        if namespace in ("", row.service.namespace) and is_meant(row.service.name)
     ]
     piece = await trio.to_thread.run_sync(lambda: paging.assessed(entries, query, _itself))
     return ServicesAnswer(traffic_window(state, seen), piece, found.namespaces)
@@ -215,14 +218,17 @@ async def _seen(state: PlaneState, request: Request) -> TrafficSeen:
 
 
 def _by(query: dict[str, str], usual: GroupBy) -> GroupBy:
-    asked = query.pop("by", "") or usual.value
+    asked = query.get("by") or usual.value
     if asked not in set(GroupBy):
         raise ApiError(400, f"by={asked[:40]}: must be one of {', '.join(GroupBy)}")
     return GroupBy(asked)
 
 
-def _is_meant(asked: str, host: str) -> bool:
-    return host == asked.lower() or host.startswith(f"{asked.lower()}.")
+def _meant(request: Request) -> Callable[[str], bool]:
+    """True of the hosts that a request asks for."""
+    asked = {each.lower() for each in request.query_params.getlist("service") if each}
+    begins = tuple(f"{each}." for each in asked)
+    return lambda host: not asked or host in asked or host.startswith(begins)
 
 
 def _entry(number: int, row: T, change: TrafficChange, texts: Sequence[str]) -> AssessedEntry[T]:

@@ -186,9 +186,11 @@ async def edges_seen(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> Seque
     return await TrafficLooks.of(state).get(key, stamp, partial(configured_edges, state, seen, by))
 
 
-async def configured_edges(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> Sequence[ConfiguredEdge]:
-    """The edges of a look, the one that got worse most first."""
-    rows = await edge_rows(state, seen, by)
+async def configured_edges(
+    state: PlaneState, seen: TrafficSeen, by: GroupBy, calls: Sequence[SeenRow] | None = None
+) -> Sequence[ConfiguredEdge]:
+    """The edges of a look, the one that got worse most first. ``calls``: only those of these rows."""
+    rows = await edge_rows(state, attrs.evolve(seen, rows=calls) if calls is not None else seen, by)
     denied, routed = dict[ServiceKey, int](), RoutedHosts(state)
     served = ServedPorts(state.world.view)
 

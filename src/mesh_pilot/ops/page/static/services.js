@@ -12,8 +12,8 @@ import { counted, number, plain } from "./text.js";
 
 const LISTED = ["services"];
 
-/** Services of which the list has the calls: those that got worse, fail, or are called most. */
-const MOST_CALLED = 500;
+/** Of the hosts of one piece of the list, which several namespaces may have. */
+const MOST_CALLED = 1000;
 
 export const views = [
   { at: "services", place: "traffic", title: "Services", load: loadServices, show: Services },
@@ -27,11 +27,10 @@ const MTLS = { STRICT: "required", PERMISSIVE: "accepted", DISABLE: "off", MIXED
 
 async function loadServices(parts, query, signal) {
   const { q, namespace, registry, state, sort, offset } = query;
-  const [found, calls] = await Promise.all([
-    get(LISTED, { q, namespace, registry, state, sort: sort || "severity", offset, limit: PAGE }, signal),
-    rarely(["traffic", "services"], { namespace, limit: MOST_CALLED }),
-  ]);
-  return { ...found, called: calls?.total ?? 0, calls: new Map((calls?.items ?? []).map((each) => [`${each.service.namespace}/${each.service.name}`, each])) };
+  const found = await get(LISTED, { q, namespace, registry, state, sort: sort || "severity", offset, limit: PAGE }, signal);
+  const hosts = [...new Set(found.items.map(({ host }) => host))].sort();
+  const calls = hosts.length ? await rarely(["traffic", "services"], { service: hosts, namespace, limit: MOST_CALLED }) : null;
+  return { ...found, calls: new Map((calls?.items ?? []).map((each) => [`${each.service.namespace}/${each.service.name}`, each])) };
 }
 
 function Services({ data, query }) {
@@ -76,7 +75,6 @@ function Services({ data, query }) {
           { head: "source", sort: "registry", class: "minor", cell: (each) => narrowed("registry", each.registry) },
         ]}
       />
-      ${data.called > MOST_CALLED ? html`<p class="quiet">Calls are known of ${number(data.called)} services, and shown of ${number(MOST_CALLED)}: those that got worse, fail, or are called most.</p>` : null}
       <${Pager} found=${data} parts=${LISTED} query=${query} at="bottom" />
     </section>
   `;
