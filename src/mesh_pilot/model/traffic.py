@@ -11,7 +11,7 @@ generated message.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
 import attrs
@@ -37,7 +37,13 @@ MAX_NAME = 1000
 """Characters of a name in a report."""
 
 
-class Counter(IntEnum):
+class _Number(IntEnum):
+    """A number of reports; hashed as one, because an ``Enum`` computes its hash in Python."""
+
+    __hash__ = int.__hash__
+
+
+class Counter(_Number):
     """The things that are counted, by their numbers in reports and on disk: none is ever used for another."""
 
     REQUESTS = 1
@@ -74,7 +80,7 @@ GAUGES = frozenset((Counter.IN_FLIGHT,))
 """Counters that are the latest figure and no sum."""
 
 
-class RowKind(IntEnum):
+class RowKind(_Number):
     """The subjects of rows."""
 
     CLUSTER = 1
@@ -171,21 +177,17 @@ def _read_row(data: bytes) -> TrafficRow | None:
         elif number == 2 and wire_type == LEN:
             name = sys.intern(data[start:end].decode()[:MAX_NAME])
         elif number == 3 and wire_type == LEN:
-            counts.update(_read_counts(data, start, end))
+            _read_counts(data, start, end, counts)
     return TrafficRow(kind, name, counts) if kind is not None and name else None
 
 
-def _read_counts(data: bytes, at: int, end: int) -> Iterator[tuple[Counter, int]]:
+def _read_counts(data: bytes, at: int, end: int, counts: dict[Counter, int]) -> None:
     while at < end:
-        counter, count = data[at], data[at + 1] if at + 1 < end else 0x80
-        if counter < 0x80 and count < 0x80:  # as most are
-            at += 2
-        else:
-            counter, at = read_varint(data, at)
-            count, at = read_varint(data, at)
+        counter, at = (data[at], at + 1) if data[at] < 0x80 else read_varint(data, at)
+        count, at = read_varint(data, at)
         found = _COUNTERS.get(counter)
         if found is not None:
-            yield found, count
+            counts[found] = count
 
 
 def merged_counts(every: Iterable[Mapping[Counter, int]]) -> dict[Counter, int]:

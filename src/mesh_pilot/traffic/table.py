@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -103,16 +103,22 @@ class _Row:
                     self.numbers[place] = 0
         self.at = slot
 
-    def add(self, counter: Counter, count: int) -> None:
-        """Count more in the latest slot."""
-        if counter not in self.counters:
-            self.counters += (counter,)
-            self.numbers.extend(_EMPTY)
-        place = self.counters.index(counter) * SLOTS + self.at % SLOTS
-        count += self.numbers[place]
-        if count > 0xFFFF and self.numbers.typecode == "H":
-            self.numbers = array("I", self.numbers)
-        self.numbers[place] = min(count, _MOST)
+    def add(self, counts: Mapping[Counter, int]) -> None:
+        """Count more in the latest slot; of a gauge, take the figure."""
+        slot = self.at % SLOTS
+        for counter, count in counts.items():
+            if counter in GAUGES:
+                self.gauges = self.gauges or {}
+                self.gauges[counter] = min(count, _MOST), self.at
+            elif count > 0:
+                if counter not in self.counters:
+                    self.counters += (counter,)
+                    self.numbers.extend(_EMPTY)
+                place = self.counters.index(counter) * SLOTS + slot
+                count += self.numbers[place]
+                if count > 0xFFFF and self.numbers.typecode == "H":
+                    self.numbers = array("I", self.numbers)
+                self.numbers[place] = count if count < _MOST else _MOST
 
     @property
     def has_figure(self) -> bool:
@@ -299,12 +305,7 @@ class TrafficTable:
                 return
             found = known.rows[key] = _Row(row.kind, row.name, slot)
         found.move_to(slot)
-        for counter, count in row.counts.items():
-            if counter in GAUGES:
-                found.gauges = found.gauges or {}
-                found.gauges[counter] = min(count, _MOST), slot
-            elif count > 0:
-                found.add(counter, count)
+        found.add(row.counts)
 
     def edges(
         self,
