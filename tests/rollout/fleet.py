@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from mesh_pilot.model.events import Event, Item, RolloutPlan
+from mesh_pilot.model.events import Event, Item, RolloutPlan, RolloutState
 from mesh_pilot.safety.quarantine.controller import QuarantineController
 from mesh_pilot.safety.rollout.controller import SOURCE as ROLLOUT
 from mesh_pilot.safety.rollout.controller import RolloutController
@@ -52,6 +52,8 @@ class RolloutFleet(Fleet):
 
     def carry_on(self) -> bool:
         """As the keeper's task does; True if there was anything to do."""
+        for _ in self.rollouts.looking():
+            pass
         self.rollouts.tick()
         if not self.rollouts._is_behind:
             return False
@@ -70,6 +72,17 @@ class RolloutFleet(Fleet):
     @property
     def phase(self) -> RolloutPhase:
         return self.rollouts.progress.phase
+
+    @property
+    def state(self) -> RolloutState:
+        state = self.rollouts.progress.state
+        assert state is not None
+        return state
+
+    @property
+    def reason(self) -> str:
+        """Why the rollout was taken back."""
+        return self.state.reason
 
     def canary(self) -> Sequence[RefusingClient]:
         return [client for client in self.clients if self.rollouts.progress.has_new(client.proxy.id)]

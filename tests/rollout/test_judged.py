@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
+from structlog.testing import capture_logs
 
 from mesh_pilot.cli.change.rollout import status_lines
 from mesh_pilot.model.events import RolloutPlan
@@ -16,7 +17,7 @@ from mesh_pilot.model.traffic import RowKind
 from mesh_pilot.ops.api.rollout import rollout_status
 from mesh_pilot.safety.rollout.conditions import RolloutCondition, condition_of
 from mesh_pilot.safety.rollout.progress import RolloutError, RolloutPhase, plan_of
-from mesh_pilot.traffic.table import CallingWorkload, ReportingProxy
+from mesh_pilot.traffic.table import CallingWorkload, ReportingProxy, TrafficTable
 from tests.quarantine.fleet import RefusingClient
 from tests.quarantine.test_controller import GATEWAY, edge_of, has, route
 from tests.rollout.fleet import RolloutFleet
@@ -43,6 +44,10 @@ class JudgedFleet(RolloutFleet):
         """What a client of the canary reports, in place of requests without errors."""
 
     def ten_seconds(self) -> None:
+        self.report()
+        self.settle()
+
+    def report(self) -> None:
         self.time += 5
         for client in self.clients:
             if client.proxy.id not in self.silent:
@@ -50,7 +55,6 @@ class JudgedFleet(RolloutFleet):
                 reporting = ReportingProxy(client.proxy.id, client.proxy.name, workload)
                 self.table.add(reporting, self.rows_of(client), of_agent=self.has_agents)
         self.time += 5
-        self.settle()
 
     def rows_of(self, client: RefusingClient) -> list[Any]:
         number = round(self.rate * 10)
@@ -134,12 +138,10 @@ def test_a_canary_that_fails_one_request_in_twenty_is_taken_back_within_three_in
     fleet.settle()
     fleet.run(30)
     assert fleet.phase is RolloutPhase.TAKEN_BACK
-    state = fleet.rollouts.progress.state
-    assert state is not None
-    assert what in state.reason
-    assert "0 of 1,200 (0.00%) at the others, 0 of 2,400 (0.00%) before" in state.reason
-    assert "changed: VirtualService/good/good (test.yaml:" in state.reason
-    assert f"taken back: {state.reason}" in fleet.text()
+    assert what in fleet.reason
+    assert "0 of 1,200 (0.00%) at the others, 0 of 2,400 (0.00%) before" in fleet.reason
+    assert "changed: VirtualService/good/good (test.yaml:" in fleet.reason
+    assert f"taken back: {fleet.reason}" in fleet.text()
     assert len([client for client in fleet.clients if has(client, "good-1")]) == 4
 
 
@@ -157,7 +159,7 @@ def test_a_report_that_arrives_just_after_the_change_is_about_the_time_before() 
     fleet.fault = few_fail
     fleet.run(20)
     assert fleet.phase is RolloutPhase.TAKEN_BACK
-    assert "20 of 400 (5.00%) in the canary" in fleet.rollouts.progress.state.reason  # type: ignore[union-attr]
+    assert "20 of 400 (5.00%) in the canary" in fleet.reason
 
 
 def test_load_reports_alone_are_judged_by_attempts() -> None:
@@ -166,7 +168,7 @@ def test_load_reports_alone_are_judged_by_attempts() -> None:
     fleet.errors[canary.proxy.name] = 0.05
     fleet.run(30)
     assert fleet.phase is RolloutPhase.TAKEN_BACK
-    assert "attempts of edge.infra to good.example.com:80" in fleet.rollouts.progress.state.reason  # type: ignore[union-attr]
+    assert "attempts of edge.infra to good.example.com:80" in fleet.reason
 
 
 def test_a_healthy_change_reaches_all_unattended() -> None:
@@ -185,7 +187,7 @@ def test_a_service_that_was_not_called_before_is_compared_with_all_calls() -> No
     ]
     fleet.run(30)
     assert fleet.phase is RolloutPhase.TAKEN_BACK
-    reason = fleet.rollouts.progress.state.reason  # type: ignore[union-attr]
+    reason = fleet.reason
     assert reason.startswith("requests of edge.infra to new.test:80 fail more often: 20 of 20 (100.00%) in the canary")
 
 
@@ -213,12 +215,12 @@ def test_a_proxy_that_was_bad_before_takes_nothing_back() -> None:
 
 def test_at_the_last_step_all_are_compared_with_the_time_before() -> None:
     fleet = fleet_of()
-    while fleet.phase is RolloutPhase.RUNNING and fleet.rollouts.progress.state.share < 100:  # type: ignore[union-attr]
+    while fleet.phase is RolloutPhase.RUNNING and fleet.state.share < 100:
         fleet.ten_seconds()
     fleet.fault = few_fail
     fleet.run(30)
     assert fleet.phase is RolloutPhase.TAKEN_BACK
-    assert "before" in fleet.rollouts.progress.state.reason  # type: ignore[union-attr]
+    assert "before" in fleet.reason
 
 
 def test_a_paused_rollout_is_judged_too() -> None:
@@ -273,13 +275,55 @@ def test_traffic_is_not_judged_if_that_is_asked() -> None:
     assert fleet.phase is RolloutPhase.OFF
 
 
+def test_an_order_that_comes_while_traffic_is_looked_at_is_not_overtaken_by_what_is_found() -> None:
+    fleet = fleet_of()
+    fleet.fault = few_fail
+    fleet.run(20)
+    fleet.report()
+    looking = fleet.rollouts.looking()
+    next(looking)
+    fleet.rollouts.order(lambda progress: progress.abort("an operator"), "abort")
+    fleet.apply()
+    for _ in looking:
+        pass
+    assert fleet.rollouts.finding.worse
+    fleet.rollouts.tick()
+    fleet.settle()
+    assert fleet.reason == "an operator"
+
+
+def test_after_an_internal_error_in_judging_answers_alone_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = fleet_of()
+    fleet.rate = 0.5
+    fleet.run(60)
+    assert "waits for more traffic" in fleet.text()
+    monkeypatch.delattr(TrafficTable, "edges")
+    with capture_logs() as logs:
+        fleet.run(120)
+    assert fleet.phase is RolloutPhase.OFF
+    assert {each["event"] for each in logs if each["log_level"] == "error"} == {
+        "internal error in judging traffic: acks alone count"
+    }
+
+
+def test_connections_without_a_healthy_endpoint_are_judged() -> None:
+    fleet = fleet_of()
+    fleet.fault = lambda number: [row(UPSTREAM, connections=number - 10, none_healthy=10)]
+    fleet.rows_of = lambda client: (  # type: ignore[method-assign]
+        fleet.fault(200) if client in fleet.canary() else [row(UPSTREAM, connections=200)]
+    )
+    fleet.run(30)
+    assert fleet.phase is RolloutPhase.TAKEN_BACK
+    assert fleet.reason.startswith("connections of edge.infra to good.example.com:80 fail more often: ")
+
+
 def test_a_bound_on_errors_takes_back_what_exceeds_it_and_lets_pass_what_does_not() -> None:
     plan = attrs.evolve(PLAN, judged_by="errors < 2%")
     fleet = fleet_of(plan=plan)
     fleet.errors = {client.proxy.name: 0.08 for client in fleet.clients}
     fleet.run(30)
     assert fleet.phase is RolloutPhase.TAKEN_BACK
-    assert "fail at 2.00% or more" in fleet.rollouts.progress.state.reason  # type: ignore[union-attr]
+    assert "fail at 2.00% or more" in fleet.reason
     fleet = fleet_of(plan=plan)
     fleet.errors = {client.proxy.name: 0.004 for client in fleet.clients}
     fleet.run(300)

@@ -211,12 +211,10 @@ def test_weights_are_taken_back_where_more_requests_fail() -> None:
     fleet.run(150)
     assert fleet.phase is RolloutPhase.TAKEN_BACK
     assert fleet.weights() == {(100, 0)}
-    state = fleet.rollouts.progress.state
-    assert state is not None
-    assert state.reason.startswith("requests to where weight goes by VirtualService/infra/shop fail more often: ")
-    assert "0 of" in state.reason
-    assert "where it comes from" in state.reason
-    assert "changed: VirtualService/infra/shop (test.yaml:" in state.reason
+    assert fleet.reason.startswith("requests to where weight goes by VirtualService/infra/shop fail more often: ")
+    assert "0 of" in fleet.reason
+    assert "where it comes from" in fleet.reason
+    assert "changed: VirtualService/infra/shop (test.yaml:" in fleet.reason
     fleet.errors = 0.0
     fleet.edit(service(50, 50))  # another way
     fleet.settle()

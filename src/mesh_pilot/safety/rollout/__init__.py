@@ -12,6 +12,6 @@ one there is no overlay, and nothing is computed that would not be computed anyw
 
 - ``progress``: the pure state machine, with time and proxies given.
 - ``weights``: weights on their way, for a rollout that reaches all proxies by steps of a change of weights.
-- ``conditions``: what is asked of the canary's traffic; ``judge``: whether it is so.
+- ``conditions``: what is asked of the canary's traffic; ``evidence``: what it is like; ``judge``: whether that will do.
 - ``controller``: tells it what changes, connects, accepts and refuses, and the reducer what follows.
 """

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 import structlog
 import trio
 
 from mesh_pilot.base.containment import Contained
+from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.model.events import Delete, Event, Item, Replace, RolloutPlan, RolloutState, Synced, Upsert
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
@@ -91,6 +92,8 @@ class RolloutController:
         self._is_synced = is_synced
         self._clock = clock
         self._judge = RolloutJudge(table, world.view.full_host) if table is not None else None
+        self._judged: RolloutState | None = None
+        """The rollout whose traffic was looked at last."""
         self._clients: dict[int, _Client] = {}
         self._news = trio.Event()
         self._was_used = self._is_seeded = False
@@ -121,6 +124,7 @@ class RolloutController:
             await events.send(Synced(SOURCE))
         while True:
             news = self._news = trio.Event()
+            await in_turns(self.looking())
             self.tick()
             if self._is_behind:
                 for event in self._events():
@@ -223,15 +227,31 @@ class RolloutController:
 
     # -- time
 
+    def looking(self) -> Iterator[None]:
+        """Look at the traffic, for `in_turns`; the next ``tick`` goes by what was found."""
+        state = self._judged = self.progress.state
+        if self._judge is None or self._is_behind:
+            return
+        if state is None or self.progress.phase not in _JUDGED:
+            self._judge.forget()
+            return
+        progress = self.progress
+        with Contained(log, "internal error in judging traffic: acks alone count") as failed:
+            yield from self._judge.looking(state, progress.since, self.members(), progress.has_new, self._clock())
+        if failed.error is not None:
+            self._judge.forget()  # what it found or waited for before
+
     def tick(self) -> None:
         """Go on if the step is over."""
-        if self._is_behind:
-            return  # until the reducer has the last one
-        before, members = self.progress.phase, self.members()
-        with Contained(log, "internal error in judging traffic: acks alone count"):
-            if self._is_worse(members):
-                return
-        if not self.progress.tick(members, self._clock(), is_known=not self.finding.waits):
+        if self._is_behind or self._judged is not self.progress.state:
+            return  # until the reducer has the last one; until its traffic was looked at
+        before, members, found = self.progress.phase, self.members(), self.finding
+        if found.worse:
+            self.progress.got_worse(found.worse)
+            log.error("rollout taken back", **self._shown())
+            self._changed()
+            return
+        if not self.progress.tick(members, self._clock(), is_known=not found.waits):
             return
         match self.progress.phase:
             case RolloutPhase.OFF if before is RolloutPhase.ARMED:
@@ -241,21 +261,6 @@ class RolloutController:
             case _:
                 log.info("rollout goes on", **self._shown())
         self._changed()
-
-    def _is_worse(self, members: Members) -> bool:
-        """Look at the traffic. True if it got worse, so that the changes are taken back."""
-        state = self.progress.state
-        if self._judge is None:
-            return False
-        if state is None or self.progress.phase not in _JUDGED:
-            self._judge.forget()
-            return False
-        found = self._judge.look(state, self.progress.since, members, self.progress.has_new, self._clock())
-        if found.worse:
-            self.progress.got_worse(found.worse)
-            log.error("rollout taken back", **self._shown())
-            self._changed()
-        return bool(found.worse)
 
     def _due(self) -> float:
         """When ``tick`` may have something to do, if nothing happens before."""
