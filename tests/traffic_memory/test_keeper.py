@@ -201,7 +201,7 @@ async def test_minutes_of_other_workers_are_had_once_and_what_is_missing_is_a_ga
 
 
 @pytest.mark.parametrize("is_other", [False, True])
-async def test_a_worker_that_began_anew_leaves_a_gap(is_other: bool, autojump_clock: MockClock) -> None:
+async def test_a_worker_that_was_started_again_leaves_a_gap(is_other: bool, autojump_clock: MockClock) -> None:
     traffic = mesh_traffic()
     minute = int((datetime.now(UTC) - timedelta(minutes=2)).timestamp()) // 60 * 60
     spans = tuple(TrafficSpan(minute + 60 * number, MINUTE, 0) for number in range(2))

@@ -159,7 +159,7 @@ def test_clocks_that_are_set_to_and_fro_do_not_grow_the_memory() -> None:
     assert kept.minutes + kept.hours + kept.days <= 130 + 96 + 40
 
 
-def test_a_slot_that_nobody_folded_in_time_is_a_gap() -> None:
+def test_a_slot_that_was_not_folded_in_time_is_a_gap() -> None:
     folding = Folding()
     folding.report(0)
     folding.clocks.go(60)

@@ -1,8 +1,7 @@
-"""The memory of traffic on disk: spans in an SQLite file of its own, next to that of the state.
+"""The memory of traffic on disk: spans in a separate SQLite file, next to that of the state.
 
-It is a memory and no more: a garbled file makes way for a new one, a full disk costs what comes after a restart. Two
-processes never write it: the one that has it open has it alone. All calls block, and belong into a thread, one at a
-time.
+A garbled file is moved aside, and a new one takes its place; what a full disk does not take is lost with a restart. The
+process that has the file open keeps others out. All calls block, and belong in a thread, one at a time.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Traffic beyond ten minutes: an hour by minutes, two days by hours, a month by days; by workload.
 
-Here callers are workloads, not proxies: machines come and go, and what a workload called last week is asked of all.
+Here callers are workloads, not proxies: machines come and go, and questions about last week are about the workload.
 Times are of the wall clock, slots of the table of Trio's: a slot belongs to the minute that its middle lies in, as the
-wall clock has it when it is folded, and is folded once. A step of the clock so makes minutes with more or fewer slots;
+wall clock has it when it is folded, and is folded once. So a step of the clock makes minutes with more or fewer slots;
 no count is lost or there twice.
 
-Why not hours for a month: what asks for weeks (what is never called, what a workload needs) asks for days, and those
-are a tenth. All of it fits into memory then, packed, and reading never waits for a disk.
+Why not hours for a month: questions about weeks (what is never called, what a workload calls) need no hours, and days
+are a tenth. All of it then fits into memory, packed, and reading never waits for a disk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNIT = {MINUTE: HOUR, HOUR: DAY}
 """The length of the spans that those of a length are merged to."""
 
 STEP_SECONDS = 1.0
-"""A wall clock that is off by less than that is taken to go on evenly, so that no slot is moved by a trifle."""
+"""A wall clock that is off by less than that is taken to run evenly, so that no slot is moved by a trifle."""
 
 
 @attrs.frozen

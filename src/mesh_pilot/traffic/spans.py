@@ -1,8 +1,8 @@
-"""Spans of time, each with the counts of it by workload, packed: what the memory holds, and the file on disk.
+"""Spans of time with their counts by workload, packed: the values that the memory and the file on disk hold.
 
 A span is a minute, an hour or a day (of UTC). Packed, an edge takes some ten bytes, where values of Python take five
-hundred. Packing and unpacking read and write nothing else, so that a thread may do them. A span has at most `MAX_EDGES`
-rows: what exceeds them is summed in a row of `OTHERS` for each kind, and counted.
+hundred. Packing and unpacking touch nothing shared, so that a thread may do them. A span has at most `MAX_EDGES` rows:
+those beyond that are summed in a row of `OTHERS` for each kind, and counted.
 """
 
 from __future__ import annotations

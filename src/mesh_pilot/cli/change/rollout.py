@@ -32,8 +32,8 @@ NAMED = 20
 def command() -> None:
     """Give a change of configuration to a share of the proxies first, and to the others by steps.
 
-    If a proxy of the share refuses it, or its traffic gets worse than that of the others, it is taken back by itself:
-    all proxies have the old objects then.
+    If one of these proxies refuses it, or their traffic gets worse than that of the others, it is taken back
+    automatically: all proxies have the old objects again.
 
     Exits with 0; with 1 if the order makes no sense now, or the control plane does not answer; with 2 for a wrong flag.
     """

@@ -17,7 +17,7 @@ from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
 
 LOOK_SECONDS = 20.0
-"""The interval at which it is looked whether the time of a revision is over."""
+"""The interval at which the watch looks for revisions whose time is over."""
 
 AT_ONCE = 20
 """Revisions that are judged together, so that each minute is read once for all of them."""
@@ -33,7 +33,7 @@ class OutcomeWatch:
         self._settle = settle
         self._waiting = WaitingRevisions()
         self.told: list[Callable[[RevisionTraffic], None]] = []
-        """Whoever is told of an outcome."""
+        """The functions that are told of each outcome."""
 
     def __repr__(self) -> str:
         return f"<OutcomeWatch {self._waiting}>"

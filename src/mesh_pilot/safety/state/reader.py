@@ -64,7 +64,7 @@ class RevisionRecord:
     nacked: int = attrs.field(metadata=called("nacks"))
     is_over: bool
     traffic: RevisionTraffic | None = None
-    """The outcome in traffic; None: it is not known yet, or nobody counts."""
+    """The outcome in traffic; None while it is not known, and where traffic is not counted."""
 
 
 @attrs.frozen
