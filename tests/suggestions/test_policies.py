@@ -112,7 +112,7 @@ def test_a_port_that_is_called_without_mtls_stays_open(why: str) -> None:
     more = PLAIN[why]
     found = suggested(world_of(app(mtls=bool(more)) + more), seen({WEB: [CLUSTER]}, SERVER), SERVER, WEB)
     assert rules(found) == OPEN
-    assert "Port 8080 stays open: shop/web calls it without mTLS, so no rule can tell it." in only(found).notes
+    assert "Port 8080 stays open: shop/web calls it without mTLS, so no rule can name it." in only(found).notes
 
 
 def test_calls_from_outside_the_mesh_keep_a_port_open() -> None:
@@ -158,7 +158,7 @@ def test_a_gateway_is_a_caller_and_is_said_to_be_one() -> None:
     edge = proxy("edge", "10.9.9.9", "edge", node_type="router")
     observed = with_arrivals(seen({edge: [CLUSTER]}, SERVER), SERVER, 5)
     found = suggested(world_of(app()), observed, SERVER, edge)
-    assert only(found).why == {"cluster.local/ns/edge/sa/edge": "a gateway: whoever it lets in"}
+    assert only(found).why == {"cluster.local/ns/edge/sa/edge": "a gateway: any client that it lets in"}
 
 
 def test_nothing_is_suggested_where_users_allow_already_or_a_proxy_is_silent() -> None:

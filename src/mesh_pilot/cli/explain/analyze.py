@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from mesh_pilot.cli.lib.file_arguments import takes_files
-from mesh_pilot.cli.lib.options import SectionedCommand, one_line
+from mesh_pilot.cli.lib.options import SectionedCommand, days_option, one_line
 from mesh_pilot.cli.lib.terminal import coloured
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 from mesh_pilot.model.counts import counted
@@ -64,14 +64,7 @@ Examples:
     help="The lightest level that makes the command exit with 1.",
 )
 @click.option("--traffic", is_flag=True, help="Also say what no traffic has used. Of a control plane only.")
-@click.option(
-    "--days",
-    type=click.IntRange(1, 31),
-    default=7,
-    metavar="N",
-    help="Days to look back.",
-    show_default=True,
-)
+@days_option
 @asks_a_plane
 def command(
     files: tuple[str, ...],

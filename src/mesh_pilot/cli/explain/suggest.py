@@ -12,7 +12,7 @@ import attrs
 import click
 
 from mesh_pilot.cli.explain.plan import PICTURE_SECONDS
-from mesh_pilot.cli.lib.options import SectionedCommand, examples
+from mesh_pilot.cli.lib.options import SectionedCommand, days_option, examples
 from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.plane.completion import namespaces
@@ -42,9 +42,7 @@ def _options(function: F) -> F:
     for option in (
         asks_a_plane,
         click.option("--output", "-o", type=click.Choice(["yaml", "json"]), default="yaml", help="How to print it."),
-        click.option(
-            "--days", type=click.IntRange(1, 31), default=7, metavar="N", help="Days to look back.", show_default=True
-        ),
+        days_option,
         click.option(
             "--namespace",
             "-n",

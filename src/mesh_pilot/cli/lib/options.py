@@ -155,6 +155,12 @@ output_option = click.option(
 """For commands that print text, or the same as data."""
 
 
+days_option = click.option(
+    "--days", type=click.IntRange(1, 31), default=7, metavar="N", help="Days of traffic to look at.", show_default=True
+)
+"""For commands that look at the traffic of the last days."""
+
+
 def examples(*lines: str) -> str:
     """The epilog of a command's help: each line an example, as it would be typed."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -96,7 +96,7 @@ class Suggestion:
     why: Mapping[str, str] = attrs.field(factory=dict)
     """The reasons of those of its hosts or callers that were not simply called or calling."""
     notes: Sequence[str] = ()
-    """Sentences for whoever looks at it."""
+    """Sentences for its readers."""
     proxies: Sequence[str] = ()
     """The names of the connected proxies that it applies to."""
 

@@ -4,8 +4,8 @@ A caller is the principal of its certificate. No rule can name the callers of a 
 such a port is left open, and said to be. So is one at which more arrived than all proxies together say that they sent:
 the rest comes from outside the mesh. Methods and paths are not counted, and are not in the rules.
 
-Why a workload with an ALLOW policy gets none: rules of ALLOW policies add up, so that another one could only widen
-what somebody has thought of.
+Why a workload with an ALLOW policy gets none: rules of ALLOW policies add up, so that another one could only admit
+more than its author meant to.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class _Admitted:
 
     @property
     def key(self) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
-        return (
-            (True, (), ()) if self.is_open else (False, tuple(sorted(self.principals)), tuple(sorted(self.namespaces)))
-        )
+        if self.is_open:
+            return True, (), ()
+        return False, tuple(sorted(self.principals)), tuple(sorted(self.namespaces))
 
 
 class _Policies:
@@ -179,18 +179,16 @@ class _Policies:
         workload = caller.workload
         name = f"{workload.namespace}/{workload.name}"
         proxies = self._by_workload.get(workload, ())
-        if not all(self._has_identity(proxy, served, caller.cluster) for proxy in proxies) or not self._takes_mtls(
-            served
-        ):
+        has_mtls = all(self._has_identity(proxy, served, caller.cluster) for proxy in proxies)
+        if not (has_mtls and self._takes_mtls(served)):
             admitted.is_open = True
-            notes[f"Port {served.endpoint.port} stays open: {name} calls it without mTLS, so no rule can tell it."] = (
-                None
-            )
+            note = f"Port {served.endpoint.port} stays open: {name} calls it without mTLS, so no rule can name it."
+            notes[note] = None
         elif workload.principal:
             principal = workload.principal.removeprefix(SCHEME)
             admitted.principals.add(principal)
             if any(not proxy.is_sidecar for proxy in proxies):
-                why[principal] = "a gateway: whoever it lets in"
+                why[principal] = "a gateway: any client that it lets in"
         else:
             admitted.namespaces.add(workload.namespace)
             why[workload.namespace] = f"the identity of {name} is unknown"
@@ -243,11 +241,11 @@ def _served_by(view: View, proxy: KeyedProxy) -> Iterator[_Served]:
         return
     for key, endpoints in registered(view, proxy.keys.workload.claim):
         service = view.service(key)
-        for endpoint in endpoints if service is not None else ():
-            port = (
-                next((each for each in service.ports if each.name == endpoint.service_port), None) if service else None
-            )
-            if port is not None and service is not None:
+        if service is None:
+            continue
+        for endpoint in endpoints:
+            port = next((each for each in service.ports if each.name == endpoint.service_port), None)
+            if port is not None:
                 yield _Served(proxy, service, port, endpoint)
 
 
@@ -256,9 +254,8 @@ def _number(counts: Counts) -> int:
 
     Agents count requests and retries, load reports attempts; of a workload there may be both.
     """
-    return (
-        max(counts[Counter.REQUESTS] + counts[Counter.RETRIES], counts[Counter.ATTEMPTS]) or counts[Counter.CONNECTIONS]
-    )
+    attempts = max(counts[Counter.REQUESTS] + counts[Counter.RETRIES], counts[Counter.ATTEMPTS])
+    return attempts or counts[Counter.CONNECTIONS]
 
 
 def _rules(ports: Mapping[int, _Admitted]) -> list[api.Rule]:

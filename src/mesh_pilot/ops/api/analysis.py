@@ -16,7 +16,8 @@ from mesh_pilot.model.json import IF_GIVEN
 from mesh_pilot.ops.api.paging import number_of
 from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values.analysis import picture_now, traffic_of_days
+from mesh_pilot.ops.values.analysis import picture_now, seen_traffic
+from mesh_pilot.ops.values.observed_traffic import MOST_DAYS
 
 MOST_MESSAGES = 5_000
 """Messages of an answer; the heaviest come first, and it says how many there are of each level."""
@@ -32,8 +33,6 @@ SUPPRESS = Parameter(
     "suppress", "A message not to report: CODE, or CODE=KIND/NAMESPACE/NAME, with * and ?.", is_repeated=True
 )
 
-MOST_DAYS = 31
-"""As far back as traffic is remembered."""
 TRAFFIC = Parameter(
     "traffic",
     f"Also what no traffic has used in the last days, 1 to {MOST_DAYS}: services, subsets, rules of policies.",
@@ -108,7 +107,7 @@ async def analysis(state: PlaneState, request: Request) -> Found:
     except SuppressionError as error:
         raise ApiError(400, str(error)) from None
     days = number_of(request, "traffic", 0, most=MOST_DAYS)
-    seen = await traffic_of_days(state, days) if days else None
+    seen = await seen_traffic(state, days) if days else None
     if days and seen is None:
         raise ApiError(409, "no traffic has been counted yet; docs/traffic.md says what counts")
     picture = await picture_now(state, seen)

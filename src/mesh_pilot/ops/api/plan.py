@@ -15,13 +15,10 @@ from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.paging import number_of
 from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values.observed_traffic import ObservedTraffic, observed_traffic, recent_traffic
-from mesh_pilot.ops.values.traffic_rows import traffic_edges
+from mesh_pilot.ops.values.observed_traffic import MOST_DAYS, ObservedTraffic, observed_traffic, traffic_of_days
 from mesh_pilot.ops.values.truth import truth_now
 from mesh_pilot.safety.quarantine.verdicts import name_of
 
-MOST_DAYS = 31
-"""As far back as traffic is remembered."""
 DAYS = Parameter("days", f"Days to look back: 1 to {MOST_DAYS}, 7 by default.", schema=NUMBER)
 
 
@@ -65,7 +62,7 @@ async def nodes(state: PlaneState, _: Request) -> Found:
 )
 async def traffic(state: PlaneState, request: Request) -> Found:
     days = number_of(request, "days", 7, most=MOST_DAYS, least=1)
-    if state.traffic is None:
+    found = await traffic_of_days(state, days)
+    if found is None:
         raise ApiError(409, "traffic is not counted here")
-    found = recent_traffic(state.traffic, await traffic_edges(state), days)
     return lambda: observed_traffic(found, days)

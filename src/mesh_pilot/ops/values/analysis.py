@@ -10,8 +10,7 @@ from mesh_pilot.explain.analysis.input import AnalysisInput, picture_of
 from mesh_pilot.explain.analysis.traffic import SeenTraffic
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.conditions import statuses_now
-from mesh_pilot.ops.values.observed_traffic import recent_traffic
-from mesh_pilot.ops.values.traffic_rows import traffic_edges
+from mesh_pilot.ops.values.observed_traffic import traffic_of_days
 from mesh_pilot.ops.values.truth import not_followed, truth_now
 
 
@@ -31,11 +30,9 @@ async def picture_now(state: PlaneState, traffic: SeenTraffic | None = None) -> 
     )
 
 
-async def traffic_of_days(state: PlaneState, days: int) -> SeenTraffic | None:
+async def seen_traffic(state: PlaneState, days: int) -> SeenTraffic | None:
     """The traffic of the last days; None where none was counted."""
-    if state.traffic is None:
-        return None
-    found = recent_traffic(state.traffic, await traffic_edges(state), days)
-    if found.since is None:
+    found = await traffic_of_days(state, days)
+    if found is None or found.since is None:
         return None
     return SeenTraffic(found.since, found.until, frozenset(node for node, _ in found.reporters), found.edges)

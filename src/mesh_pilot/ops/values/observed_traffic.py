@@ -1,4 +1,4 @@
-"""The use that each workload made of its clusters over some days: whoever asks for it makes suggestions of it."""
+"""The use that each workload made of its clusters over some days: suggestions and analysis look at it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from datetime import UTC, datetime, timedelta
 import attrs
 
 from mesh_pilot.model.traffic import RowKind
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.traffic_rows import traffic_edges
 from mesh_pilot.traffic.counts import Counts, together
-from mesh_pilot.traffic.memory import MeshTraffic, WorkloadEdge
+from mesh_pilot.traffic.memory import KEPT_DAYS, MeshTraffic, WorkloadEdge
+from mesh_pilot.traffic.spans import DAY
 from mesh_pilot.traffic.table import CallingWorkload, TrafficEdge
+
+MOST_DAYS = KEPT_DAYS // DAY
+"""As far back as traffic is remembered."""
 
 
 @attrs.frozen
@@ -83,6 +89,11 @@ class RecentTraffic:
     """Rows by workload, to be gone through once, and in a thread: a month takes a while."""
     reporters: Sequence[tuple[str, CallingWorkload]]
     """The proxies that report now: node ids and workloads."""
+
+
+async def traffic_of_days(state: PlaneState, days: int) -> RecentTraffic | None:
+    """The traffic of a plane in the last days; None where it is not counted."""
+    return recent_traffic(state.traffic, await traffic_edges(state), days) if state.traffic is not None else None
 
 
 def recent_traffic(
