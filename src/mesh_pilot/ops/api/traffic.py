@@ -45,7 +45,7 @@ from mesh_pilot.ops.values.traffic import (
     traffic_window,
 )
 from mesh_pilot.ops.values.traffic_ends import INBOUND_KINDS
-from mesh_pilot.ops.values.traffic_parts import ReporterState
+from mesh_pilot.ops.values.traffic_reporters import ReporterState
 from mesh_pilot.traffic.table import SLOT_SECONDS, WINDOW_SECONDS
 
 T = TypeVar("T")
