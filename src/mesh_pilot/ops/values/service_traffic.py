@@ -8,11 +8,11 @@ from functools import partial
 import attrs
 
 from mesh_pilot.base.in_turns import in_turns
-from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.model.json import SPREAD
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.model.traffic import Counter, RowKind
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.routed_hosts import RoutedHosts
 from mesh_pilot.ops.values.traffic import (
     GroupBy,
     SeenRow,
@@ -235,24 +235,3 @@ def port_of_listener(name: str) -> int:
     """The workload's port of the statistics of an inbound listener, ``inbound_0.0.0.0_8080;``; 0 for others."""
     before, _, port = name.rstrip(";.").rpartition("_")
     return int(port) if before.startswith("inbound") and port.isdecimal() and len(port) < 6 else 0
-
-
-class RoutedHosts:
-    """The VirtualServices by the hosts that they have."""
-
-    def __init__(self, state: PlaneState) -> None:
-        self._exact: dict[str, dict[str, None]] = {}
-        self._wildcards: dict[str, dict[str, None]] = {}
-        for _, group in state.world.virtual_services.items():
-            for meta in group:
-                for host in meta.hosts:
-                    place = self._wildcards if host.startswith("*") else self._exact
-                    place.setdefault(host, {})[str(meta.key)] = None
-
-    def by(self, host: str) -> list[str]:
-        """The VirtualServices that have a host, or a wildcard that covers it."""
-        found = dict(self._exact.get(host, {}))
-        for wildcard, own in self._wildcards.items():
-            if host_covers(wildcard, host):
-                found |= own
-        return [*found]

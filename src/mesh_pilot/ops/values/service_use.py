@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from mesh_pilot.mesh.policies.peer_authentication import client_mtls
-from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.model.resource import CLUSTER, Resource
 from mesh_pilot.model.service import Service
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.world.indexes import VirtualServiceMeta
+from mesh_pilot.ops.values.routed_hosts import RoutedHosts
 
 
 @attrs.frozen
@@ -42,21 +41,12 @@ class ServiceUses:
             if proxy is not None and own is not None:
                 held = own.client_state(CLUSTER)
                 self._held.setdefault(id(held), (held, []))[1].append(proxy.name)
-        metas = {meta.key: meta for _, group in state.world.virtual_services.items() for meta in group}
-        self._exact: dict[str, list[VirtualServiceMeta]] = {}
-        self._wildcards: list[VirtualServiceMeta] = []
-        for meta in metas.values():
-            for host in meta.hosts:
-                if not host.startswith("*"):
-                    self._exact.setdefault(host, []).append(meta)
-            if any(host.startswith("*") for host in meta.hosts):
-                self._wildcards.append(meta)
+        self._routed = RoutedHosts(state)
 
     def of(self, service: Service) -> ServiceUse:
         """That of one service."""
-        covering = {meta.key for meta in self._exact.get(service.host, ())}
-        covering.update(m.key for m in self._wildcards if any(host_covers(host, service.host) for host in m.hosts))
-        return ServiceUse(sum(1 for _ in self.clients(service)), len(covering), self._mtls(service))
+        clients, routes = sum(1 for _ in self.clients(service)), len(self._routed.by(service.host))
+        return ServiceUse(clients, routes, self._mtls(service))
 
     def clients(self, service: Service) -> Iterator[str]:
         """The names of the connected proxies that have a cluster for it."""
