@@ -211,6 +211,23 @@ async def test_services_at_one_port_of_a_workload_say_that_they_share_its_counts
 
 
 @pytest.mark.plane
+async def test_a_service_is_routed_by_each_virtual_service_that_has_its_host_or_a_wildcard_over_it(web: Web) -> None:
+    wide = ROUTE.replace("name: reviews", "name: wide").replace("hosts: [reviews.test]", 'hosts: ["*.test", "*.else"]')
+    (web.folder / "more.yaml").write_text(f"{SHARED}---\n{wide}")
+
+    async def is_known() -> bool:
+        return len([*web.plane.state.world.config]) == 4
+
+    await eventually(is_known)
+    web.planted.plant((WEB, [row(REVIEWS, requests=1), row("outbound|9080||ratings.test", requests=1)]))
+    found = {each["service"]["name"]: each["routed_by"] for each in (await web.get("/services"))["items"]}
+    wildcard = "VirtualService/shop/wide"
+    assert found == {"reviews.test": ["VirtualService/shop/reviews", wildcard], "ratings.test": [wildcard]}
+    listed = (await web.client.get(f"http://{web.plane.addresses.http}/api/v1/services?limit=9")).json()["items"]
+    assert {each["host"]: each["routes"] for each in listed} == {"reviews.test": 2, "ratings.test": 1}
+
+
+@pytest.mark.plane
 async def test_it_says_what_to_do_while_there_is_nothing_to_tell(web: Web, nursery: trio.Nursery) -> None:
     assert "no proxy has connected" in (await web.get())["advice"]
     await nursery.start(proxy, web.plane.addresses.grpc)

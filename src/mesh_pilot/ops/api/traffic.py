@@ -38,6 +38,7 @@ from mesh_pilot.ops.values.service_traffic import (
 from mesh_pilot.ops.values.traffic import (
     USUAL_SECONDS,
     GroupBy,
+    SeenRow,
     TrafficChange,
     TrafficSeen,
     TrafficWindow,
@@ -112,10 +113,7 @@ async def edges(state: PlaneState, request: Request) -> Found:
     is_meant = _meant(request)
     by = _by(query, GroupBy.PROXY if proxy else GroupBy.WORKLOAD)
     if proxy:
-        own = find_proxy(state, proxy)
-        names = (own.id,) if own is not None else (proxy,)
-        calls = [row for row in seen.rows if row.proxy.node in names or row.proxy.name in names]
-        rows = await configured_edges(state, seen, by, calls)
+        rows = await configured_edges(state, seen, by, _rows_of(state, seen, proxy))
     else:
         rows = await edges_seen(state, seen, by)
     with_inbound, only = query.get("inbound") == "true", query.get("only", "")
@@ -176,12 +174,8 @@ async def listeners(state: PlaneState, request: Request) -> Found:
     query, paging = request.query_params, Paging.of(request)
     seen = await _seen(state, request)
     proxy, namespace = query.get("proxy", ""), query.get("namespace", "")
-    rows = [
-        row
-        for row in seen.rows
-        if proxy in ("", row.proxy.name, row.proxy.node) and namespace in ("", row.proxy.workload.namespace)
-    ]
-    chosen = attrs.evolve(seen, rows=rows)
+    rows = _rows_of(state, seen, proxy) if proxy else seen.rows
+    chosen = attrs.evolve(seen, rows=[row for row in rows if namespace in ("", row.proxy.workload.namespace)])
     found = await in_turns(listener_rows(state, chosen))
     piece = paging.piece(((f"{each.proxy}/{each.listener}/{n:07}", each) for n, each in enumerate(found)), _itself)
     return ListenersAnswer(piece, policy_rows(chosen)[: paging.limit])
@@ -215,6 +209,14 @@ def _itself(value: T) -> T:
 async def _seen(state: PlaneState, request: Request) -> TrafficSeen:
     seconds = number_of(request, "seconds", USUAL_SECONDS, most=int(WINDOW_SECONDS), least=int(SLOT_SECONDS))
     return await traffic_seen(state, seconds)
+
+
+def _rows_of(state: PlaneState, seen: TrafficSeen, proxy: str) -> list[SeenRow]:
+    """The rows that a proxy counted, whether it is still connected or not."""
+    own = find_proxy(state, proxy)
+    if own is not None:
+        return [row for row in seen.rows if row.proxy.node == own.id]
+    return [row for row in seen.rows if proxy in (row.proxy.node, row.proxy.name)]
 
 
 def _by(query: dict[str, str], usual: GroupBy) -> GroupBy:
