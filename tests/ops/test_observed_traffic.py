@@ -9,9 +9,10 @@ from mesh_pilot.explain.suggestions.observed import read_observed
 from mesh_pilot.model.json import as_json
 from mesh_pilot.model.traffic import Counter, RowKind
 from mesh_pilot.ops.values.observed_traffic import observed_traffic, recent_traffic
-from mesh_pilot.traffic.memory import MeshTraffic, TrafficMemory
+from mesh_pilot.traffic.memory import MeshTraffic, TrafficMemory, rows_of
+from mesh_pilot.traffic.spans import MINUTE
 from mesh_pilot.traffic.table import TrafficTable
-from tests.support.traffic_counts import reporting, row
+from tests.support.traffic_counts import reporting, row, span_of
 
 NOW = datetime(2026, 3, 8, 12, 0, 30, tzinfo=UTC)
 WEB, API = reporting(), reporting("api-1.shop", "api")
@@ -21,7 +22,7 @@ def test_what_was_remembered_and_what_is_new_come_through_json_as_they_are() -> 
     now = NOW - timedelta(days=2)
     memory, table = TrafficMemory(now=lambda: now), TrafficTable(clock=lambda: 1000.0)
     table.add(WEB, [row("outbound|80||old.shop", requests=7, errors=1)], of_agent=True)
-    memory.fold(table.edges())
+    memory.add(span_of(int(now.timestamp()) // MINUTE * MINUTE, rows_of(table.edges())))
     table.add(API, [row("outbound|80||new.shop", attempts=3), row("p", RowKind.POLICY, denied=1)], of_agent=False)
     traffic = MeshTraffic(table, memory)
 

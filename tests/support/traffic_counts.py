@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mesh_pilot.model.traffic import Counter, RowKind, TrafficRow
+from mesh_pilot.traffic.counts import Counts
+from mesh_pilot.traffic.spans import MINUTE, EdgeKey, SpanSums, TrafficSpan
 from mesh_pilot.traffic.table import SLOT_SECONDS, CallingWorkload, ReportingProxy, TrafficTable
 
 
@@ -37,3 +39,13 @@ class Planted:
             for proxy, rows in reports:
                 self.table.add(proxy, rows, of_agent=of_agent)
             self.now += SLOT_SECONDS
+
+
+def span_of(
+    minute: int, rows: Iterable[tuple[EdgeKey, Counts]], slots: int = int(MINUTE // SLOT_SECONDS)
+) -> TrafficSpan:
+    """A minute with these rows, as the keeper folds it."""
+    sums = SpanSums()
+    for key, counts in rows:
+        sums.add_counts(key, counts)
+    return TrafficSpan(minute, MINUTE, slots, left_out=sums.left_out, data=sums.packed())

@@ -12,10 +12,11 @@ import pytest
 from mesh_pilot.model.traffic import Counter, RowKind
 from mesh_pilot.traffic import spans
 from mesh_pilot.traffic.counts import Counts
-from mesh_pilot.traffic.memory import MinuteSlots, TrafficMemory, rows_of
-from mesh_pilot.traffic.spans import HOUR, MINUTE, OTHERS, TrafficSpan, merged, span_of
+from mesh_pilot.traffic.memory import TrafficMemory, rows_of
+from mesh_pilot.traffic.minutes import MinuteSlots
+from mesh_pilot.traffic.spans import HOUR, MINUTE, OTHERS, TrafficSpan, merged
 from mesh_pilot.traffic.table import CallingWorkload, TrafficTable
-from tests.support.traffic_counts import reporting, row
+from tests.support.traffic_counts import reporting, row, span_of
 
 WEB = "outbound|80||web.shop"
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
@@ -60,7 +61,7 @@ class Folding:
     def fold(self, *, is_last: bool = False) -> None:
         for each in self.slots.due(is_last=is_last):
             rows = rows_of(self.table.edges(each.begin, each.end, since_reported=True))
-            self.memory.add(span_of(each.minute, MINUTE, each.slots, rows))
+            self.memory.add(span_of(each.minute, rows, each.slots))
             self.slots.done(each)
         self.table.forget()
         while due := self.memory.due():
@@ -140,7 +141,7 @@ def test_what_is_older_than_a_month_goes() -> None:
     folding.report(1)
     for _ in range(35 * 24):
         folding.clocks.go(3600)
-        folding.memory.add(span_of(int(folding.clocks.wall.timestamp()) - 60, MINUTE, 6, []))
+        folding.memory.add(span_of(int(folding.clocks.wall.timestamp()) - 60, []))
         folding.fold()
     assert folding.memory.since is not None
     assert timedelta(days=31) <= folding.clocks.wall - folding.memory.since <= timedelta(days=33)
@@ -178,7 +179,7 @@ def test_gauges_are_not_remembered_and_flags_are() -> None:
     table.add(reporting("a.shop"), [row(WEB, requests=3, in_flight=9)], of_agent=True)
     table.add(reporting("b.shop"), [row(WEB, attempts=2)], of_agent=False)
     table.add(reporting("c.shop", "other"), [row(WEB, attempts=2)], of_agent=False, follows_gap=True)
-    memory.fold(table.edges())
+    memory.add(span_of(int(NOON.timestamp()), rows_of(table.edges())))
     first, second = memory.minutes(NOON, NOON + timedelta(minutes=1))
     assert first.counts == Counts(
         {Counter.REQUESTS: 3, Counter.ATTEMPTS: 2}, has_requests=True, is_partial=True, is_complete=False
@@ -192,7 +193,7 @@ def test_edges_without_room_are_summed_and_counted(monkeypatch: pytest.MonkeyPat
     rows = [
         ((workload, RowKind.CLUSTER, f"outbound|80||{number}"), Counts({Counter.ATTEMPTS: 1})) for number in range(5)
     ]
-    part = span_of(0, MINUTE, 6, rows)
+    part = span_of(0, rows)
     assert part.left_out == 2
     memory = TrafficMemory(now=lambda: datetime.fromtimestamp(MINUTE, UTC))
     memory.add(part)
@@ -210,7 +211,7 @@ def test_names_of_a_span_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spans, "MAX_CHARACTERS", 3000)
     workload = CallingWorkload("shop", "web")
     rows = [((workload, RowKind.CLUSTER, str(number) * 1000), Counts({Counter.ATTEMPTS: 1})) for number in range(9)]
-    assert span_of(0, MINUTE, 6, rows).left_out == 6
+    assert span_of(0, rows).left_out == 6
 
 
 def test_a_span_that_cannot_be_read_is_a_gap() -> None:
@@ -219,7 +220,7 @@ def test_a_span_that_cannot_be_read_is_a_gap() -> None:
     memory.restore([TrafficSpan(begin, HOUR, 360, data=b"no")])
     table = TrafficTable(clock=lambda: 0.0)
     table.add(reporting(), [row(WEB, requests=3)], of_agent=True)
-    memory.add(span_of(begin + 60, MINUTE, 6, rows_of(table.edges(0))))
+    memory.add(span_of(begin + 60, rows_of(table.edges(0))))
     (edge,) = memory.hours(NOON - timedelta(hours=1))
     assert (edge.counts.requests, edge.counts.is_complete) == (3, False)
 

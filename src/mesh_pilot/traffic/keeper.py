@@ -19,7 +19,8 @@ from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.base.offload import LARGE_BYTES, offload
 from mesh_pilot.base.sqlite_file import FAULTS
 from mesh_pilot.traffic.file import TrafficFile
-from mesh_pilot.traffic.memory import FoldedMinutes, MeshTraffic, MinuteSlots, SlotRange, rows_of
+from mesh_pilot.traffic.memory import FoldedMinutes, MeshTraffic, rows_of
+from mesh_pilot.traffic.minutes import MinuteSlots, SlotRange
 from mesh_pilot.traffic.spans import MINUTE, SpanSums, TrafficSpan, merged
 
 T = TypeVar("T")

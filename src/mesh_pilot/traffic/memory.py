@@ -1,9 +1,6 @@
 """Traffic beyond ten minutes: an hour by minutes, two days by hours, a month by days; by workload.
 
 Here callers are workloads, not proxies: machines come and go, and questions about last week are about the workload.
-Times are of the wall clock, slots of the table of Trio's: a slot belongs to the minute that its middle lies in, as the
-wall clock has it when it is folded, and is folded once. So a step of the clock makes minutes with more or fewer slots;
-no count is lost or there twice.
 
 Why not hours for a month: questions about weeks (what is never called, what a workload calls) need no hours, and days
 are a tenth. All of it then fits into memory, packed, and reading never waits for a disk.
@@ -18,13 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import attrs
-import trio
 
 from mesh_pilot.mesh.names.resources import ClusterName, parse_cluster
 from mesh_pilot.model.traffic import RowKind
 from mesh_pilot.traffic.counts import Counts
-from mesh_pilot.traffic.spans import DAY, HOUR, MINUTE, EdgeKey, SpanError, SpanSums, TrafficSpan, merged, span_of
-from mesh_pilot.traffic.table import SLOT_SECONDS, SLOTS, CallingWorkload, TrafficEdge, TrafficTable
+from mesh_pilot.traffic.spans import DAY, HOUR, MINUTE, EdgeKey, SpanError, SpanSums, TrafficSpan, merged
+from mesh_pilot.traffic.table import SLOT_SECONDS, CallingWorkload, TrafficEdge, TrafficTable
 
 KEPT_MINUTES = 60 * MINUTE
 KEPT_HOURS = 48 * HOUR
@@ -36,9 +32,6 @@ MAX_SPANS = {MINUTE: 130, HOUR: 4 * 24, DAY: 40}
 
 _UNIT = {MINUTE: HOUR, HOUR: DAY}
 """The length of the spans that those of a length are merged to."""
-
-STEP_SECONDS = 1.0
-"""A wall clock that is off by less than that is taken to run evenly, so that no slot is moved by a trifle."""
 
 
 @attrs.frozen
@@ -54,29 +47,6 @@ class WorkloadEdge:
     def cluster(self) -> ClusterName | None:
         """The parts of the cluster's name; None for other rows, and for names of another form."""
         return parse_cluster(self.name) if self.kind is RowKind.CLUSTER else None
-
-
-@attrs.frozen
-class SlotRange:
-    """Slots of the table that belong to a minute."""
-
-    minute: int
-    """Its beginning, in seconds since the epoch."""
-    first: int
-    last: int
-
-    @property
-    def slots(self) -> int:
-        return self.last - self.first + 1
-
-    @property
-    def begin(self) -> float:
-        """The time of Trio's clock."""
-        return self.first * SLOT_SECONDS
-
-    @property
-    def end(self) -> float:
-        return (self.last + 1) * SLOT_SECONDS
 
 
 @attrs.frozen
@@ -119,57 +89,6 @@ class TrafficMemoryStatistics:
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-class MinuteSlots:
-    """Which slots of a table belong to which minute, each exactly once. State: the first slot that was not folded yet,
-    and how far the wall clock is ahead of Trio's."""
-
-    def __init__(
-        self, *, clock: Callable[[], float] = trio.current_time, now: Callable[[], datetime] = _utc_now
-    ) -> None:
-        self._clock, self._now = clock, now
-        self._next = math.floor(clock() / SLOT_SECONDS)
-        self._ahead = now().timestamp() - clock()
-
-    def __repr__(self) -> str:
-        return f"<MinuteSlots from {self._next}>"
-
-    def due(self, *, is_last: bool = False) -> list[SlotRange]:
-        """The slots of minutes that are over, by minute. ``is_last``: all slots, as the process ends.
-
-        What is older than the table remembers is left out: the minutes have fewer slots then.
-        """
-        here = self._clock()
-        ahead = self._now().timestamp() - here
-        if abs(ahead - self._ahead) >= STEP_SECONDS:
-            self._ahead = ahead
-        current = math.floor(here / SLOT_SECONDS)
-        first = max(self._next, current - SLOTS + 1)
-        end = current + 1 if is_last else current
-        found: list[SlotRange] = []
-        for slot in range(first, end):
-            minute = self._minute_of(slot)
-            if not is_last and minute == self._minute_of(current):
-                break
-            if found and found[-1].minute == minute:
-                found[-1] = attrs.evolve(found[-1], last=slot)
-            else:
-                found.append(SlotRange(minute, slot, slot))
-        return found
-
-    def done(self, folded: SlotRange) -> None:
-        """These slots are folded."""
-        self._next = folded.last + 1
-
-    def _minute_of(self, slot: int) -> int:
-        middle = (slot + 0.5) * SLOT_SECONDS + self._ahead
-        return math.floor(middle / MINUTE) * MINUTE
-
-    def seconds_to_wait(self) -> float:
-        """The time until the next minute is over, and all of its slots."""
-        here = self._now().timestamp()
-        return MINUTE - here % MINUTE + SLOT_SECONDS
 
 
 class TrafficMemory:
@@ -238,11 +157,6 @@ class TrafficMemory:
         return next((self._spans[key] for key in _above(span) if key in self._spans), None)
 
     # -- writing
-
-    def fold(self, edges: Iterable[TrafficEdge]) -> None:
-        """Add the counts of the minute that is over now."""
-        minute = math.floor(self.now().timestamp() / MINUTE - 0.5) * MINUTE
-        self.add(span_of(minute, MINUTE, MINUTE // int(SLOT_SECONDS), rows_of(edges)))
 
     def add(self, minute: TrafficSpan) -> None:
         """Add a minute, or a part of one: also to what that minute was merged to already."""

@@ -182,14 +182,6 @@ def _read(data: bytes) -> _Packed:
     return packed
 
 
-def span_of(begin: int, seconds: int, slots: int, rows: Iterable[tuple[EdgeKey, Counts]]) -> TrafficSpan:
-    """A span with these rows."""
-    sums = SpanSums()
-    for key, counts in rows:
-        sums.add_counts(key, counts)
-    return TrafficSpan(begin, seconds, slots, left_out=sums.left_out, data=sums.packed())
-
-
 def merged(begin: int, seconds: int, parts: Sequence[TrafficSpan]) -> TrafficSpan:
     """One span of several. A part that cannot be read is left out, which is a gap."""
     sums = SpanSums()
