@@ -15,6 +15,7 @@ from mesh_pilot.model.events import RolloutPlan
 from mesh_pilot.model.json import as_json
 from mesh_pilot.model.traffic import RowKind
 from mesh_pilot.ops.api.rollout import rollout_status
+from mesh_pilot.safety.rollout import judge
 from mesh_pilot.safety.rollout.conditions import RolloutCondition, condition_of
 from mesh_pilot.safety.rollout.progress import RolloutError, RolloutPhase, plan_of
 from mesh_pilot.traffic.table import CallingWorkload, ReportingProxy, TrafficTable
@@ -211,6 +212,24 @@ def test_a_proxy_that_was_bad_before_takes_nothing_back() -> None:
     assert [client.proxy.name for client in fleet.canary()] == [fleet.clients[0].proxy.name]
     fleet.run(170)
     assert fleet.phase is RolloutPhase.OFF
+
+
+def test_of_a_large_canary_the_same_proxies_are_read_before_the_change_and_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(judge, "MOST_PROXIES", 1)
+    fleet = JudgedFleet()
+    fleet.edit(GATEWAY + route("good", "good-1"))
+    for number in range(12):
+        fleet.join(edge_of(f"edge-{number}"))
+    fleet.errors = {client.proxy.name: 0.1 for client in fleet.clients[:6]}
+    fleet.run(120)
+    fleet.arm(attrs.evolve(PLAN, steps=(0.0, 100.0), names=("edge-[0-9]",)))
+    fleet.edit(route("good", "good-2"))
+    fleet.settle()
+    assert len(fleet.canary()) == 10
+    fleet.run(120)
+    assert fleet.phase is not RolloutPhase.TAKEN_BACK
 
 
 def test_at_the_last_step_all_are_compared_with_the_time_before() -> None:

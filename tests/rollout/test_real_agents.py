@@ -15,6 +15,7 @@ from mesh_pilot.model.events import RolloutPlan
 from mesh_pilot.model.traffic import Counter
 from mesh_pilot.safety.rollout.controller import RolloutController
 from mesh_pilot.safety.rollout.progress import RolloutPhase
+from tests.rollout.real_services import services
 from tests.support.envoy import eventually
 from tests.support.fleet import Fleet, fleet
 from tests.support.proxy_process import proxy_process
@@ -28,24 +29,7 @@ CALLERS, RATE = 2, 25.0
 """Clients for each direction, and the requests a second of each. Both Envoys have the same listeners, so that half of
 all requests are for each."""
 
-SERVICES = """
-apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {{name: reviews, namespace: shop}}
-spec:
-  hosts: [reviews.test]
-  resolution: STATIC
-  ports: [{{number: {outbound}, name: http, protocol: HTTP}}]
-  endpoints: [{{address: 127.0.0.1, ports: {{http: {target}}}}}]
----
-apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {{name: refused, namespace: shop}}
-spec:
-  hosts: [refused.test]
-  resolution: STATIC
-  ports: [{{number: {outbound}, name: http, protocol: HTTP}}]
-  endpoints: [{{address: 127.0.0.1, ports: {{http: {nobody}}}}}]
+SIDECAR = """
 ---
 apiVersion: networking.istio.io/v1
 kind: Sidecar
@@ -146,7 +130,7 @@ class Shop:
         return keeper
 
     async def ask(self, direction: str, path: str) -> bytes:
-        """The head of the answer to a request on a connection of its own."""
+        """The head of the answer to a request on a new connection."""
         stream = await trio.open_tcp_stream("127.0.0.1", self.ports[direction])
         async with stream:
             await stream.send_all(f"GET {path} HTTP/1.1\r\nhost: reviews.test\r\nconnection: close\r\n\r\n".encode())
@@ -185,12 +169,13 @@ class Shop:
 
 @asynccontextmanager
 async def shop(folder: Path, free_ports: Callable[[int], list[int]]) -> AsyncIterator[Shop]:
-    outbound, inbound, nobody, *ports = free_ports(3 + 4 * len(PROXIES))
+    outbound, inbound, refused, *ports = free_ports(3 + 4 * len(PROXIES))
     async with AsyncExitStack() as stack:
         mesh = await stack.enter_async_context(fleet(folder, traffic_reports=REPORT_SECONDS))
         backend = await mesh.backend("reviews")
         backend.delays["/some"] = 0.1
-        text = SERVICES.format(outbound=outbound, inbound=inbound, nobody=nobody, target=backend.port)
+        text = services(outbound, reviews=backend.port, refused=refused)
+        text += SIDECAR.format(inbound=inbound, target=backend.port)
         for name, part in (("services.yaml", text), ("routes.yaml", routes()), ("policy.yaml", policy())):
             await mesh.apply(part, name)
         for number, name in enumerate(PROXIES):
@@ -208,25 +193,21 @@ async def shop(folder: Path, free_ports: Callable[[int], list[int]]) -> AsyncIte
 
 
 async def reaches_all(found: Shop) -> None:
-    """A healthy change goes to the end by itself."""
+    """A healthy change reaches all proxies without an order."""
     progress = found.keeper.progress
     await found.start("routes.yaml", routes(version=2), 5.0)
-    began = trio.current_time()
     assert await found.answers("outbound", "/other") == {("200", "1"), ("200", "2")}, "one of two proxies has it"
     await eventually(lambda: progress.phase is RolloutPhase.OFF, seconds=180, what="a healthy change reaches all")
-    print(f"a healthy change: {trio.current_time() - began:.1f} s")
     assert await found.answers("outbound", "/other") == {("200", "2")}
 
 
 async def is_taken_back(found: Shop, name: str, fault: Fault) -> None:
-    """A fault is taken back by itself, with the reason."""
+    """A fault is taken back without an order, with the reason."""
     progress = found.keeper.progress
     await found.start(fault.file, fault.text, 3600.0)
-    began = trio.current_time()
     await eventually(lambda: progress.phase is RolloutPhase.TAKEN_BACK, seconds=90, what=f"{name} is found")
     assert progress.state is not None
-    reason, seconds = progress.state.reason, trio.current_time() - began
-    print(f"{name}: {seconds:.1f} s, {seconds / REPORT_SECONDS:.1f} intervals: {reason}")
+    reason = progress.state.reason
     assert reason.startswith(f"{fault.traffic.format(**found.ports)} fail more often: ")
     assert f"; changed: {fault.changed} (" in reason
     assert reason.endswith(f"/{fault.file}:2)")

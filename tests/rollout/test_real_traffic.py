@@ -13,29 +13,13 @@ from mesh_pilot.model.events import RolloutPlan
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.traffic import Counter
 from mesh_pilot.safety.rollout.progress import RolloutPhase
+from tests.rollout.real_services import services
 from tests.support.envoy import eventually
 from tests.support.fleet import Fleet, fleet
 
 pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(400)]
 
-CONFIG = """
-apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {{name: reviews, namespace: shop}}
-spec:
-  hosts: [reviews.test]
-  resolution: STATIC
-  ports: [{{number: {port}, name: http, protocol: HTTP}}]
-  endpoints: [{{address: 127.0.0.1, ports: {{http: {target}}}}}]
----
-apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {{name: refused, namespace: shop}}
-spec:
-  hosts: [refused.test]
-  resolution: STATIC
-  ports: [{{number: {port}, name: http, protocol: HTTP}}]
-  endpoints: [{{address: 127.0.0.1, ports: {{http: {nobody}}}}}]
+ROUTES = """
 ---
 apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -96,13 +80,13 @@ async def follow(mesh: Fleet, config: Callable[[str], str], port: int, fault: st
 async def test_a_canary_that_fails_one_request_in_twenty_is_taken_back_and_a_healthy_one_reaches_all(
     tmp_path: Path, free_ports: Callable[[int], list[int]], fault: str
 ) -> None:
-    port, nobody = free_ports(2)
+    port, refused = free_ports(2)
     async with fleet(tmp_path, traffic_reports=1.0) as mesh:
         backend = await mesh.backend("reviews")
         backend.answer = lambda request, _: (503, {}) if request.target == b"/503" else None
 
         def config(rule: str) -> str:
-            return CONFIG.format(port=port, target=backend.port, nobody=nobody, rule=rule)
+            return services(port, reviews=backend.port, refused=refused) + ROUTES.format(rule=rule)
 
         await mesh.apply(config(GOOD.format(version=1)))
         node = EnvoyNode("web", "shop", "127.0.0.2", interception=Interception.NONE)
