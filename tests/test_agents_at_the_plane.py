@@ -32,7 +32,7 @@ spec: {concurrency: %d}
 
 
 async def page(plane: ControlPlane, path: str) -> Any:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         return (await client.get(f"http://{plane.addresses.http}{path}")).text
 
 

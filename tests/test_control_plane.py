@@ -40,7 +40,7 @@ def config(tmp_path: Path) -> Path:
 
 
 async def ready(address: str) -> tuple[int, str]:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         reply = await client.get(f"http://{address}/ready")
         return reply.status_code, reply.text
 

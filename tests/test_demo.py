@@ -79,14 +79,14 @@ def test_kept_it_can_be_played_with_until_a_signal_ends_it_all(
                 pages = found[1]
                 break
         for host, url in doors:
-            assert httpx.get(url, headers={"host": host}, trust_env=False).text in ("v1", "v2-a")
-        assert "shop-1.shop" in httpx.get(f"{pages}api/v1/proxies", trust_env=False).text
+            assert httpx.get(url, headers={"host": host}, trust_env=False, timeout=60).text in ("v1", "v2-a")
+        assert "shop-1.shop" in httpx.get(f"{pages}api/v1/proxies", trust_env=False, timeout=60).text
         process.send_signal(number)
         assert process.wait(60) == 0
     assert len(doors) == 2
     for _, url in doors:
         with pytest.raises(httpx.ConnectError):
-            httpx.get(url, trust_env=False)
+            httpx.get(url, trust_env=False, timeout=60)
     assert list(tmp_path.iterdir()) == []
 
 

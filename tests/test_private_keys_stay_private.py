@@ -109,7 +109,7 @@ class Scene:
     async def look_at_all_pages(self) -> None:
         state, addresses = self.plane.state, self.plane.addresses
         apps = ((debug_app(state), addresses.http), (monitoring_app(state), addresses.monitoring))
-        async with httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0)) as client:
+        async with httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0), timeout=60) as client:
             for app, address in apps:
                 for path in (getattr(route, "path", "") for route in app.routes):
                     for query in QUERIES if path not in ENDLESS else ():

@@ -67,7 +67,7 @@ async def plane_of(*registries: Any, **more: Any) -> AsyncIterator[ControlPlane]
 
 async def pages_of_clusters(plane: ControlPlane) -> None:
     """What pages, metrics and the command say of them."""
-    async with httpx.AsyncClient(trust_env=False, base_url=f"http://{plane.addresses.http}") as client:
+    async with httpx.AsyncClient(trust_env=False, base_url=f"http://{plane.addresses.http}", timeout=60) as client:
         listed = (await client.get("/debug/clusterz")).json()
         origin = "Secret istio-system/remote"
         assert listed == [
@@ -83,7 +83,9 @@ async def pages_of_clusters(plane: ControlPlane) -> None:
     done = await trio.run_process(command, capture_stdout=True)
     lines = done.stdout.decode().splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [[name, "synced", "2"] for name in ("east", "north", "west")]
-    async with httpx.AsyncClient(trust_env=False, base_url=f"http://{plane.addresses.monitoring}") as client:
+    async with httpx.AsyncClient(
+        trust_env=False, base_url=f"http://{plane.addresses.monitoring}", timeout=60
+    ) as client:
         text = (await client.get("/metrics")).text
         for line in (
             'istiod_managed_clusters{cluster_type="remote"} 2.0',

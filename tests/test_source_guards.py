@@ -67,7 +67,7 @@ class Operator:
         return sorted(self.plane.state.reducer.intake.held())
 
     async def page(self, path: str) -> tuple[int, str]:
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             reply = await client.get(f"http://{self.plane.addresses.http}{path}")
             return reply.status_code, reply.text
 

@@ -394,7 +394,7 @@ async def test_a_real_envoy_has_its_ports_and_the_tags_of_its_statistics(
         await stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nready")
         await stream.aclose()
 
-    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as client:
+    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         await nursery.start(partial(trio.serve_tcp, answer, status, host="127.0.0.1"))
         bootstrap = agent_bootstrap(settings)
         del bootstrap["dynamic_resources"]  # its listeners would wait for the control plane
@@ -492,7 +492,7 @@ async def test_a_real_envoy_counts_for_reports_what_its_metrics_do_not_show(
     bootstrap = agent_bootstrap(settings)
     del bootstrap["dynamic_resources"]  # its listeners would wait for the control plane
     bootstrap.pop("cluster_manager", None)
-    async with running_envoy(bootstrap, tmp_path) as envoy, httpx.AsyncClient(trust_env=False) as client:
+    async with running_envoy(bootstrap, tmp_path) as envoy, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         out = (await envoy.listening())["out"]
         assert (await client.get(f"http://{out}/")).status_code == 503
 

@@ -72,7 +72,7 @@ def test_httpx_comes_without_its_command_line() -> None:
     names = loaded(
         "from mesh_pilot.cli.proxy.memory import load_structlog; load_structlog()\n"
         "from mesh_pilot.cli.proxy.run import prepare_process; prepare_process()\n"
-        "import httpx; httpx.AsyncClient(trust_env=False)"
+        "import httpx; httpx.AsyncClient(trust_env=False, timeout=60)"
     )
     assert "httpx" in names
     assert not names & {"rich", "pygments", "httpx._main"}

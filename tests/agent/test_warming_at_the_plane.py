@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 async def page(plane: ControlPlane, path: str) -> Any:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         return json.loads((await client.get(f"http://{plane.addresses.http}{path}")).text)
 
 
@@ -98,7 +98,7 @@ async def test_without_quarantine_it_is_warming_for_as_long_as_it_waits(
             (found,) = seen["warming"]
             assert (found["type"], found["waits_for"], found["held"]) == ("LDS", ["ECDS partner-filter"], "")
             assert not await proxy.is_ready()
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
                 metrics = (await client.get(f"http://{plane.addresses.http}/metrics")).text
             assert 'mesh_pilot_proxies{sync="warming"} 1.0' in metrics
             (config / "partner.yaml").unlink()

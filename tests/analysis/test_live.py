@@ -40,7 +40,7 @@ async def test_a_live_plane_says_what_is_wrong_and_files_are_analyzed_on_top_of_
     config.mkdir()
     (config / "service.yaml").write_text(SERVICE)
     (config / "routes.yaml").write_text(ROUTES)
-    async with running_plane(config) as plane, httpx.AsyncClient(trust_env=False) as client:
+    async with running_plane(config) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         url = f"http://{plane.addresses.http}/api/v1"
         found = (await client.get(f"{url}/analysis")).json()
         assert found["objects"] == 3

@@ -132,8 +132,8 @@ def test_it_says_where_it_serves_becomes_ready_and_ends_with_0_on_a_signal(numbe
         assert lines[0] == f"mesh-pilot {__version__} serves"
         assert lines[-1].endswith("4 objects, 1 service, 0 refused")
         web, metrics = said(lines, "web"), said(lines, "metrics")
-        assert httpx.get(f"{web}ready", trust_env=False).text == "ready\n"
-        assert "pilot_services 1.0" in httpx.get(metrics, trust_env=False).text
+        assert httpx.get(f"{web}ready", trust_env=False, timeout=60).text == "ready\n"
+        assert "pilot_services 1.0" in httpx.get(metrics, trust_env=False, timeout=60).text
         process.send_signal(number)
         assert process.wait(20) == 0
         assert process.stderr is not None
@@ -177,7 +177,7 @@ def test_with_json_all_that_is_said_is_json_and_goes_to_standard_error(tmp_path:
         assert process.stdout is not None and process.stderr is not None
         serving = read_event(process, "serving")
         assert serving["sources"] == [str(tmp_path)]
-        assert httpx.get(f"http://{serving['http']}/healthz", trust_env=False).text == "ok\n"
+        assert httpx.get(f"http://{serving['http']}/healthz", trust_env=False, timeout=60).text == "ok\n"
         started = read_event(process, "started")
         assert (started["level"], started["objects"], started["refused"]) == ("info", 0, 1)
         process.terminate()
@@ -202,7 +202,7 @@ def test_signals_that_mean_nothing_here_do_not_end_it() -> None:
         process.send_signal(signal.SIGUSR1)
         parts = {(found := read_event(process, "statistics"))["part"]: found for _ in range(5)}
         assert parts["world"]["configs.ServiceEntry"] == 1
-        assert httpx.get(f"http://{serving['http']}/ready", trust_env=False).text == "ready\n"
+        assert httpx.get(f"http://{serving['http']}/ready", trust_env=False, timeout=60).text == "ready\n"
         process.terminate()
         read_event(process, "draining")
         process.send_signal(signal.SIGHUP)

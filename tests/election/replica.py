@@ -48,7 +48,7 @@ async def main(address: str, name: str, file: Path, ttl_seconds: float) -> None:
 
 async def read(address: str) -> list[str]:
     """The lines of the entry; raises httpx.HTTPError, for which the task is started again."""
-    async with httpx.AsyncClient(base_url=address, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=address, trust_env=False, timeout=60) as client:
         reply = await client.get(f"/v1/kv/{KEY}", params={"raw": "", "consistent": ""})
         return reply.raise_for_status().text.splitlines() if reply.status_code != httpx.codes.NOT_FOUND else []
 

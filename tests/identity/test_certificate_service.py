@@ -271,7 +271,7 @@ async def test_a_named_gateway_asks_on_behalf_of_its_clients(tmp_path: Path) -> 
 
 
 async def test_pages_and_metrics_tell_who_was_refused_and_why(tmp_path: Path) -> None:
-    async with service(tmp_path) as served, httpx.AsyncClient(trust_env=False) as web:
+    async with service(tmp_path) as served, httpx.AsyncClient(trust_env=False, timeout=60) as web:
         await served.sign(request_of(new_csr()))
         await refused(served.sign(request_of(new_csr(names(OTHER)))))
         http = f"http://{served.plane.addresses.http}"

@@ -31,7 +31,7 @@ def folder(parent: Path, name: str, mesh: str) -> tuple[Path, Path]:
 
 
 async def page(address: str, path: str) -> str:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         return (await client.get(f"http://{address}{path}")).text
 
 

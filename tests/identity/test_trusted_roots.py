@@ -163,7 +163,7 @@ async def is_let_in(address: str, folder: Path, root: Root, spiffe_id: str) -> b
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(folder / "client.pem")
-    async with httpx.AsyncClient(verify=context, trust_env=False) as client:
+    async with httpx.AsyncClient(verify=context, trust_env=False, timeout=60) as client:
         try:
             return (await client.get(f"https://{address}/")).status_code == 200
         except httpx.TransportError:

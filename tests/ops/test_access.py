@@ -72,7 +72,7 @@ async def gate(tmp_path: Path, *, tokens: bool = True, local: bool = False, **mo
     listeners = await open_listeners("127.0.0.1:0")
     scheme = "https" if "tls" in more else "http"
     stop = trio.Event()
-    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as client:
+    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False, timeout=60) as client:
 
         async def ask(method: str, path: str, **options: Any) -> httpx.Response:
             url = f"{options.pop('scheme', scheme)}://{address_of(listeners[0].socket)}{path}"
@@ -226,7 +226,7 @@ async def test_who_was_let_in_is_asked_for_again_while_a_stream_lasts(
         await PlainTextResponse("here")(scope, receive, send)
 
     asked = Gate(app, ROUTES, file=AccessFile(tmp_path / "tokens"), local=False)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(asked), base_url="http://plane") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(asked), base_url="http://plane", timeout=60) as client:
         await client.get("/api/v1/events", headers=bearer(VIEWER))
         await client.post("/login", data={"token": OPERATOR})
         await client.get("/api/v1/events")
@@ -249,9 +249,9 @@ async def test_over_tls_a_certificate_has_the_role_of_its_line(tmp_path: Path) -
         known = ssl.create_default_context(cafile=str(files.ca))
         known.load_cert_chain(files.certificate, files.key)
         async with (
-            httpx.AsyncClient(trust_env=False, verify=anybody) as stranger,
-            httpx.AsyncClient(trust_env=False, verify=known) as deploy,
-            httpx.AsyncClient(trust_env=False) as plain,
+            httpx.AsyncClient(trust_env=False, verify=anybody, timeout=60) as stranger,
+            httpx.AsyncClient(trust_env=False, verify=known, timeout=60) as deploy,
+            httpx.AsyncClient(trust_env=False, timeout=60) as plain,
         ):
             assert (await ask(*LOOK, client=stranger)).status_code == 401
             assert (await ask(*LOOK, client=stranger, headers=bearer(VIEWER))).status_code == 200
@@ -281,7 +281,7 @@ async def test_a_handshake_that_stalls_or_is_none_ends_its_connection(tmp_path: 
                 pass
         await stream.aclose()
         known = ssl.create_default_context(cafile=str(files.ca))
-        async with httpx.AsyncClient(trust_env=False, verify=known) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=known, timeout=60) as client:
             assert (await ask("GET", "/ready", client=client)).status_code == 200
 
 

@@ -59,7 +59,7 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
     (config / "b.yaml").write_text(BROKEN)
     (config / "c.yaml").write_text(ROUTE)
     state = StateSettings(folder=tmp_path / "state")
-    async with running_plane(config, state=state) as plane, httpx.AsyncClient(trust_env=False) as client:
+    async with running_plane(config, state=state) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         yield Api(plane, client)
 
 
@@ -134,7 +134,7 @@ async def test_methods_that_a_path_does_not_take_are_named(api: Api) -> None:
     reply = await api.client.put(f"{url}/services", headers={"x-mesh-pilot": "1"})
     assert reply.status_code == 403, "a change needs the role operate, whatever it is"
     socket = httpx.AsyncHTTPTransport(uds=str(api.plane.state.recorder.store.settings.folder / "admin.sock"))
-    async with httpx.AsyncClient(transport=socket) as operator:
+    async with httpx.AsyncClient(transport=socket, timeout=60) as operator:
         reply = await operator.put(f"http://admin{BASE}/services")
         assert (reply.status_code, reply.headers["allow"]) == (405, "GET, HEAD")
         assert reply.json()["error"] == "/api/v1/services takes GET, HEAD, not PUT"

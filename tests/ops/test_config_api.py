@@ -318,7 +318,7 @@ async def test_without_a_store_objects_can_be_read_and_not_changed(tmp_path: Pat
     tokens.write_text(f"operate {OPERATOR} alice\n")
     async with (
         running_plane(tmp_path, access=AccessSettings(token_file=tokens)) as plane,
-        httpx.AsyncClient(trust_env=False) as client,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
     ):
         store = Store(plane, client, tmp_path)
         found = await store.ask("GET", "/config/se/shop/reviews")

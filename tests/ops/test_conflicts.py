@@ -102,7 +102,7 @@ def test_a_world_without_conflicts_has_none() -> None:
 @pytest.mark.plane
 async def test_pages_and_metrics_show_them(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(TWO_TCP)
-    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False) as client:
+    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         plane.state.catalog.open(sidecar())
         address = plane.addresses.http
         (entry,) = (await client.get(f"http://{address}/debug/rejections")).json()["listeners"]

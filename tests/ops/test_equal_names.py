@@ -70,7 +70,9 @@ async def with_proxies(folder: Path, *nodes: str) -> AsyncIterator[Running]:
                 given = {"response_nonce": sent.nonce, "version_info": sent.version_info}
                 await proxy.send_message(DiscoveryRequest(type_url=type_url, resource_names=names, **given))
         http = f"http://{plane.addresses.http}"
-        client = await stack.enter_async_context(httpx.AsyncClient(base_url=http, headers={"host": "localhost"}))
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=http, headers={"host": "localhost"}, timeout=60)
+        )
         yield Running(plane, client)
 
 

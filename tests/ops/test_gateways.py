@@ -59,7 +59,10 @@ async def test_a_gateway_tells_the_way_from_a_port_to_a_service_and_its_certific
     config.mkdir()
     (config / "a.yaml").write_text(SERVICE + "---\n" + GATEWAYS)
     write_credential(secrets / "shop", "web", write_certificates(tmp_path, "web", dns=("reviews.test",)))
-    async with running_plane(config, secrets_dir=secrets) as plane, httpx.AsyncClient(trust_env=False) as client:
+    async with (
+        running_plane(config, secrets_dir=secrets) as plane,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
+    ):
 
         async def get(path: str) -> Any:
             return (await client.get(f"http://{plane.addresses.http}/api/v1{path}")).json()
@@ -91,7 +94,7 @@ async def test_a_gateway_tells_the_way_from_a_port_to_a_service_and_its_certific
 
 async def test_a_service_tells_its_use_and_the_gateways_that_lead_to_it(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(SERVICE + "---\n" + GATEWAYS)
-    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False) as client:
+    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         base = f"http://{plane.addresses.http}/api/v1/services"
         row = (await client.get(base)).json()["items"][0]
         assert {name: row[name] for name in ("host", "clients", "routes", "mtls")} == {
@@ -110,7 +113,7 @@ async def test_a_service_tells_its_use_and_the_gateways_that_lead_to_it(tmp_path
 
 async def test_a_gateway_whose_newest_version_is_refused_is_not_said_to_be_well(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(GATEWAYS)
-    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False) as client:
+    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         (tmp_path / "a.yaml").write_text(GATEWAYS.replace("number: 8443", "number: many"))
 
         async def late() -> dict[str, Any]:

@@ -17,7 +17,7 @@ RATINGS = "ratings.shop.svc.cluster.local"
 
 async def test_a_service_is_one_end_and_its_subsets_have_shares(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(GOOD.replace("{host: ratings}, weight: 5", "{host: nobody.test}, weight: 5"))
-    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False) as client:
+    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         found = (await client.get(f"http://{plane.addresses.http}/api/v1/graph")).json()
     edges = {(each["from"]["name"], each["to"]["name"], each["subset"]): each for each in found["edges"]}
     assert {key: each["share"] for key, each in edges.items()} == {

@@ -115,7 +115,7 @@ async def test_registries_and_sources_with_lone_surrogates(tmp_path: Path, nurse
             await plane.wait_ready()
         await nursery.start(proxy, plane, (good.host, service.host))
         found = await every_page(plane, "/debug/config_dump?proxyID=web-1.shop")
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             reply = await client.get(f"http://{plane.addresses.http}/debug/config_dump?proxyID=%ff%fe")
         assert reply.status_code == 404
     assert json.loads(found["/debug/registryz"])[0]["registry"] == r"caf\ud800"

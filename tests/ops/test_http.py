@@ -64,7 +64,7 @@ async def test_bodies_of_several_clients_are_bounded_together() -> None:
     async def length(request: Request) -> Response:
         return PlainTextResponse(str(len(await request.body())))
 
-    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as client:
+    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         server = Server(nursery, Route("/", length, methods=["POST"]), body_bytes=60_000, all_bodies_bytes=100_000)
         url = await server.start()
         slow = await trio.open_tcp_stream(*server.address)
@@ -100,7 +100,7 @@ async def test_no_answer_is_taken_for_another_type_than_it_says(request_line: st
 
 
 async def test_it_answers_and_after_the_stop_the_port_is_closed() -> None:
-    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as client:
+    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         server = Server(nursery, Route("/", hello))
         url = await server.start()
         assert (await client.get(url)).text == "hello"
@@ -129,7 +129,7 @@ async def test_a_request_under_way_is_finished_after_the_stop() -> None:
     async def ask(client: httpx.AsyncClient, url: str) -> None:
         answers.append((await client.get(url)).text)
 
-    async with httpx.AsyncClient(trust_env=False) as client, trio.open_nursery() as nursery:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client, trio.open_nursery() as nursery:
         server = Server(nursery, Route("/", slow))
         nursery.start_soon(ask, client, await server.start())
         await started.wait()
@@ -141,7 +141,7 @@ async def test_a_request_under_way_is_finished_after_the_stop() -> None:
 
 
 async def test_before_an_end_each_answer_can_be_the_last_of_its_connection_and_say_so() -> None:
-    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as client:
+    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         server = Server(nursery, Route("/", hello))
         url = await server.start()
         for keeps, total in ((True, 1), (False, 1), (False, 2), (True, 3), (True, 3)):
@@ -222,7 +222,7 @@ async def server(nursery: trio.Nursery, patience_seconds: float) -> AsyncIterato
     server = Server(nursery, *routes, connections=10, request_seconds=patience_seconds, stall_seconds=patience_seconds)
     await server.start()
     yield server
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         url = "http://{}:{}/hello".format(*server.address)
 
         async def serves() -> bool:
@@ -349,7 +349,7 @@ async def test_of_too_many_connections_the_one_that_waits_longest_gives_way(
         nursery, *(Route(f"/{f.__name__}", f, methods=["GET", "POST"]) for f in (hello, echo)), connections=10
     )
     await server.start()
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         url = "http://{}:{}/hello".format(*server.address)
         streams = [await trio.open_tcp_stream(*server.address) for _ in range(50)]
         for stream in streams:
@@ -470,7 +470,7 @@ async def test_connections_that_begin_no_handshake_give_way(nursery: trio.Nurser
             await stream.send_all(b"\x16\x03\x01")
     context = ssl.create_default_context(cafile=str(files.ca))
     context.check_hostname = False
-    async with httpx.AsyncClient(trust_env=False, verify=context) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=context, timeout=60) as client:
         url = "https://{}:{}/hello".format(*server.address)
         for _ in range(3):
             assert (await client.get(url)).text == "hello"

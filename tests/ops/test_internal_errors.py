@@ -212,7 +212,7 @@ async def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nur
             task_status.started()
             await trio.sleep_forever()
 
-    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False) as client:
+    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         await nursery.start(proxy, plane.addresses.grpc)
         yield Web(plane, client)
 

@@ -89,7 +89,7 @@ async def watched(folder: Path) -> AsyncIterator[tuple[ControlPlane, Proxy, http
     access = AccessSettings(token_file=folder / "tokens")
     async with (
         running_plane(config, access=access, mesh_config=folder / "mesh.yaml") as plane,
-        httpx.AsyncClient(trust_env=False, base_url=f"http://{plane.addresses.http}") as client,
+        httpx.AsyncClient(trust_env=False, base_url=f"http://{plane.addresses.http}", timeout=60) as client,
         trio.open_nursery() as nursery,
     ):
         proxy = Proxy(plane)

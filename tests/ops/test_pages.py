@@ -66,7 +66,10 @@ class Web:
 async def web(tmp_path: Path) -> AsyncIterator[Web]:
     (tmp_path / "a.yaml").write_text(SERVICE)
     (tmp_path / "b.yaml").write_text(BROKEN)
-    async with running_plane(tmp_path, quarantine=None) as plane, httpx.AsyncClient(trust_env=False) as client:
+    async with (
+        running_plane(tmp_path, quarantine=None) as plane,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
+    ):
         yield Web(plane, client)
 
 

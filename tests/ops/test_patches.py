@@ -89,7 +89,7 @@ def test_a_problem_of_many_proxies_is_one_entry_that_names_some() -> None:
 @pytest.mark.plane
 async def test_pages_and_metrics_show_it(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(SHOP + envoy_filter(BROKEN))
-    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False) as client:
+    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         plane.state.catalog.open(API)
         address = plane.addresses.http
         (entry,) = (await client.get(f"http://{address}/debug/rejections")).json()["patches"]

@@ -56,7 +56,7 @@ class Web:
 @asynccontextmanager
 async def serving(folder: Path, nursery: trio.Nursery, **more: Any) -> AsyncIterator[Web]:
     (folder / "reviews.yaml").write_text(SERVICE)
-    async with running_plane(folder, **more) as plane, httpx.AsyncClient(trust_env=False) as client:
+    async with running_plane(folder, **more) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         web = Web(plane, client, folder)
         await nursery.start(proxy, plane.addresses.grpc)
         await eventually(is_synced(web))
@@ -186,5 +186,8 @@ async def test_a_trial_is_listed_while_its_answer_is_awaited(tmp_path: Path, nur
 
 @pytest.mark.parametrize("path", ["/ready", "/debug/syncz", "/debug/rejections", "/metrics", "/debug/statistics"])
 async def test_without_quarantine_every_page_works(path: str, tmp_path: Path) -> None:
-    async with running_plane(tmp_path, quarantine=None) as plane, httpx.AsyncClient(trust_env=False) as client:
+    async with (
+        running_plane(tmp_path, quarantine=None) as plane,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
+    ):
         assert "quarantine_" not in await Web(plane, client, tmp_path).get(path)

@@ -103,7 +103,7 @@ async def test_a_worker_is_asked_for_the_very_path_that_the_gate_has_seen(path: 
 
 
 async def test_a_page_of_one_worker_has_the_policy_for_browsers() -> None:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=APP), base_url="http://plane") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=APP), base_url="http://plane", timeout=60) as client:
         for worker in (1, 2):
             page = await client.get(f"/page?worker={worker}")
             assert (page.text, page.headers["content-security-policy"]) == ("<h1>here</h1>", POLICY)

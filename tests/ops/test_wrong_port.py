@@ -40,7 +40,7 @@ def address(plane: ControlPlane, request: pytest.FixtureRequest) -> str:
 
 
 async def serves(plane: ControlPlane) -> bool:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         replies = [
             await client.get(f"http://{address}/ready")
             for address in (plane.addresses.http, plane.addresses.monitoring)
@@ -144,7 +144,7 @@ async def test_a_large_post_over_http2_harms_nobody(plane: ControlPlane, address
 
 async def test_an_upgrade_to_http2_is_not_made(plane: ControlPlane, address: str) -> None:
     upgrade = {"connection": "upgrade, http2-settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAAQAAP__"}
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         reply = await client.get(f"http://{address}/ready", headers=upgrade)
         assert (reply.http_version, reply.text) == ("HTTP/1.1", "ready\n")
         reply = await client.post(f"http://{address}/ready", headers=upgrade, content=b"x" * 1000)
@@ -176,7 +176,7 @@ async def test_what_only_begins_like_http2_ends_its_connection(
 
 
 async def test_a_client_of_http1_on_the_grpc_port_is_shown_the_web_port(plane: ControlPlane) -> None:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         for method in ("GET", "POST"):
             reply = await client.request(method, f"http://{plane.addresses.grpc}/debug/syncz")
             assert reply.status_code == 400

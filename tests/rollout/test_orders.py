@@ -34,7 +34,7 @@ spec: {hosts: [reviews.test], http: [{timeout: 1s, route: [{destination: {host: 
 
 
 async def page(plane: ControlPlane, path: str) -> str:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         return (await client.get(f"http://{plane.addresses.http}{path}")).text
 
 
@@ -85,7 +85,7 @@ async def test_orders_from_start_to_promotion(tmp_path: Path) -> None:
         assert (await run("promote")).out == "promoted: all proxies get the new objects\n"
         assert "there is nothing to promote: the rollout is off; mesh-pilot rollout start" in (await run("promote")).err
         await eventually(lambda: not plane.state.world.overlays)
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             reply = await client.post(f"http://{plane.addresses.http}/api/v1/rollout", json={})
             assert reply.status_code == 403, "an order"
 

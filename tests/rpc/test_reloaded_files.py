@@ -92,7 +92,7 @@ async def by_vault(files: CertificateFiles, url: str) -> AsyncIterator[Ask]:
 
 @asynccontextmanager
 async def by_httpx(files: CertificateFiles, url: str) -> AsyncIterator[Ask]:
-    async with httpx.AsyncClient(verify=http_client_tls(files), trust_env=False) as client:
+    async with httpx.AsyncClient(verify=http_client_tls(files), trust_env=False, timeout=60) as client:
         yield partial(client.get, url)
 
 

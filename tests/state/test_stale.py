@@ -17,7 +17,7 @@ pytestmark = pytest.mark.plane
 
 
 async def page(plane: ControlPlane, path: str) -> tuple[int, str]:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         reply = await client.get(f"http://{plane.addresses.http}{path}")
         return reply.status_code, reply.text
 

@@ -68,36 +68,39 @@ _FILES: ContextVar[Mapping[str, TextIO] | None] = ContextVar("files", default=No
 class Routed:
     """Standard output or error: the file of the command in whose context it is used, else the one that there was."""
 
-    def __init__(self, name: str, otherwise: TextIO) -> None:
-        self._name, self._otherwise = name, otherwise
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr((_FILES.get() or {}).get(self._name, self._otherwise), attribute)
+        return getattr((_FILES.get() or _ROUTER.before)[self._name], attribute)
 
 
 class Router:
     """Puts `Routed` in the place of standard output and error while any command runs: several do at once, in threads,
-    and none may take away what another one still needs, nor wrap it once more."""
+    and none may take away what another one still needs.
+
+    Whoever keeps a `Routed`, as loggers do, and pytest, which puts it back after a test, writes to the files that there
+    are then: no `Routed` leads to another one.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._commands = 0
-        self._before: tuple[TextIO, TextIO] = sys.stdout, sys.stderr
+        self._routed = {name: cast(TextIO, Routed(name)) for name in ("out", "err")}
+        self.before: dict[str, TextIO] = {"out": sys.stdout, "err": sys.stderr}
 
     def enter(self) -> None:
         with self._lock:
-            if not self._commands:
-                self._before = sys.stdout, sys.stderr
-                sys.stdout, sys.stderr = (
-                    cast(TextIO, Routed(name, file)) for name, file in zip(("out", "err"), self._before, strict=True)
-                )
+            now = {"out": sys.stdout, "err": sys.stderr}
+            self.before |= {name: file for name, file in now.items() if not isinstance(file, Routed)}
+            sys.stdout, sys.stderr = self._routed["out"], self._routed["err"]
             self._commands += 1
 
     def leave(self) -> None:
         with self._lock:
             self._commands -= 1
             if not self._commands:
-                sys.stdout, sys.stderr = self._before
+                sys.stdout, sys.stderr = self.before["out"], self.before["err"]
 
 
 _ROUTER = Router()

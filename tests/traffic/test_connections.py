@@ -174,9 +174,9 @@ spec:
         web = await mesh.backend("web")
         await client(mesh, service("web", port, "HTTP", web) + sidecar, port, proxy)
         transport = httpx.AsyncHTTPTransport(uds=str(socket))
-        async with httpx.AsyncClient(transport=transport) as unix:
+        async with httpx.AsyncClient(transport=transport, timeout=60) as unix:
             assert (await unix.get(f"http://web.test:{port}/unix")).json()["path"] == "/unix"
-        async with httpx.AsyncClient(proxy=f"http://127.0.0.1:{proxy}") as proxied:
+        async with httpx.AsyncClient(proxy=f"http://127.0.0.1:{proxy}", timeout=60) as proxied:
             assert (await proxied.get(f"http://web.test:{port}/proxied")).json()["path"] == "/proxied"
         await mesh.assert_all_taken()
 

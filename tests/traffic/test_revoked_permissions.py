@@ -17,7 +17,10 @@ pytestmark = pytest.mark.envoy
 async def test_a_connection_that_is_kept_alive_carries_at_most_one_more_request_when_nobody_is_allowed(
     tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
-    async with guarded(tmp_path, free_ports(4), flags=DRAIN_FLAGS) as guard, httpx.AsyncClient(trust_env=False) as kept:
+    async with (
+        guarded(tmp_path, free_ports(4), flags=DRAIN_FLAGS) as guard,
+        httpx.AsyncClient(trust_env=False, timeout=60) as kept,
+    ):
         url = f"http://{ADDRESS}:{guard.own_http}/"
 
         async def ask() -> httpx.Response:

@@ -110,7 +110,7 @@ async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(PlaneState, "facts", replaced)
     async with (
         running_plane(tmp_path, debounce_after=0.01) as plane,
-        httpx.AsyncClient(trust_env=False) as client,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
         trio.open_nursery() as nursery,
     ):
         found = Asked(plane, client, file, facts)

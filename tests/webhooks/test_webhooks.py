@@ -458,7 +458,9 @@ async def test_a_plane_serves_them_over_https_and_counts(tmp_path: Path) -> None
     async with running_plane(tmp_path, webhooks=own) as plane:
         roots = b"".join(plane.state.trust.own().roots).decode()
         context = ssl.create_default_context(cadata=roots)
-        async with httpx.AsyncClient(verify=context, base_url=f"https://{plane.addresses.webhooks}") as asking:
+        async with httpx.AsyncClient(
+            verify=context, base_url=f"https://{plane.addresses.webhooks}", timeout=60
+        ) as asking:
             assert (await asking.get("/httpsReady")).text == "ready\n"
             response = (await asking.post("/inject", json=review(pod()))).json()["response"]
             assert "patch" in response
@@ -471,7 +473,7 @@ async def test_a_plane_serves_them_over_https_and_counts(tmp_path: Path) -> None
             tcp = await trio.open_tcp_stream(host, int(port))
             async with trio.SSLStream(tcp, context, server_hostname=name, https_compatible=True) as stream:
                 await stream.do_handshake()  # fails for a name that is not in its certificate
-        async with httpx.AsyncClient() as asking:
+        async with httpx.AsyncClient(timeout=60) as asking:
             text = (await asking.get(f"http://{plane.addresses.monitoring}/metrics")).text
         assert "sidecar_injection_success_total 1.0" in text
         assert "sidecar_injection_time_seconds_count 1.0" in text

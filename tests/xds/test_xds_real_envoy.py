@@ -122,7 +122,7 @@ class Traffic:
         self._news = trio.Event()
 
     async def run(self) -> None:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self._port}", trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self._port}", trust_env=False, timeout=60) as client:
             while True:
                 response = await client.get("/")
                 self._last = f"{response.status_code} {response.text}"

@@ -301,7 +301,9 @@ async def test_what_ends_the_agent_or_tells_more_is_for_this_machine_only() -> N
         assert not agent.quit.is_set()
         # Envoy forwards strangers' requests from 127.0.0.6.
         transport = httpx.AsyncHTTPTransport(local_address="127.0.0.6")
-        async with httpx.AsyncClient(transport=transport, base_url=f"http://127.0.0.1:{agent.port}") as stranger:
+        async with httpx.AsyncClient(
+            transport=transport, base_url=f"http://127.0.0.1:{agent.port}", timeout=60
+        ) as stranger:
             for path in ("/debug", "/debug/state", "/debug/statistics", "/debug/ndsz"):
                 assert (await stranger.get(path)).status_code == 403
             assert (await stranger.post("/quitquitquit")).status_code == 403
@@ -322,7 +324,7 @@ async def test_a_port_that_is_taken_is_one_line() -> None:
 
 
 async def test_the_loopback_of_ipv6_is_this_machine_and_another_address_of_it_is_not() -> None:
-    async with status() as agent, httpx.AsyncClient(trust_env=False) as client:
+    async with status() as agent, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         if socket.has_dualstack_ipv6():
             assert (await client.get(f"http://[::1]:{agent.port}/debug/state")).status_code == 200
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

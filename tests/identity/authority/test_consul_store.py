@@ -153,7 +153,7 @@ async def test_two_planes_that_start_at_once_have_one_root(tmp_path: Path, free_
         async def start() -> None:
             async with (
                 running_plane(tmp_path, ca_store=settings) as plane,
-                httpx.AsyncClient(trust_env=False) as client,
+                httpx.AsyncClient(trust_env=False, timeout=60) as client,
             ):
                 page = await client.get(f"http://{plane.addresses.http}/debug/ca")
                 roots.append(page.json()["root"]["sha256"])

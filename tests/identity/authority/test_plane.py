@@ -98,12 +98,12 @@ def signer_in(secrets: dict[str, secret_pb2.Secret]) -> x509.Certificate:
 
 
 async def page(plane: ControlPlane) -> Any:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         return (await client.get(f"http://{plane.addresses.http}/debug/ca")).json()
 
 
 async def ready(plane: ControlPlane) -> str:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         return (await client.get(f"http://{plane.addresses.http}/ready")).text
 
 
@@ -244,7 +244,10 @@ async def test_a_root_that_was_made_by_a_clock_ahead_makes_the_plane_unready_unt
     ahead = timedelta(days=2)
     monkeypatch.setattr(identity, "_now", lambda: datetime.now(UTC) + ahead)
     (tmp_path / "config").mkdir()
-    async with running_plane(tmp_path / "config", ca_dir=tmp_path / "ca") as plane, httpx.AsyncClient() as client:
+    async with (
+        running_plane(tmp_path / "config", ca_dir=tmp_path / "ca") as plane,
+        httpx.AsyncClient(timeout=60) as client,
+    ):
         url = f"http://{plane.addresses.http}/ready"
         assert (await client.get(url)).status_code == 200
         ahead = timedelta(0)  # NTP has answered

@@ -23,7 +23,10 @@ async def test_a_plane_starts_without_its_vault_and_says_so(
     vault = VaultSettings(address=f"http://127.0.0.1:{free_ports(1)[0]}", role="mesh", token="s.secret-token")
     files = write_certificates(tmp_path, "server")
     tls = CertificateFiles(certificate=files.certificate, key=files.key, trusted=files.ca)
-    async with running_plane(tmp_path, vault=vault, tls=tls) as plane, httpx.AsyncClient(trust_env=False) as client:
+    async with (
+        running_plane(tmp_path, vault=vault, tls=tls) as plane,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
+    ):
 
         async def ready() -> httpx.Response:
             return await client.get(f"http://{plane.addresses.http}/ready")

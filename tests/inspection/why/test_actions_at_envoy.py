@@ -175,7 +175,7 @@ async def test_what_why_says_of_actions_is_what_envoy_does(
             "clusters": clusters(ports),
         },
     }
-    async with running_envoy(bootstrap, tmp_path) as envoy, httpx.AsyncClient() as client:
+    async with running_envoy(bootstrap, tmp_path) as envoy, httpx.AsyncClient(timeout=60) as client:
         with trio.fail_after(60):
             await envoy.wait_live()
         with trio.fail_after(120):
