@@ -188,9 +188,9 @@ async def tasks_of_a_connection(limits: Limits) -> int:
     return found
 
 
-async def test_a_connection_that_cannot_grow_old_has_no_task_for_that() -> None:
-    assert await tasks_of_a_connection(Limits()) == 2  # it reads, and its keepalive waits
-    assert await tasks_of_a_connection(HOUR) == 3
+async def test_a_connection_has_one_task_whether_or_not_it_may_grow_old() -> None:
+    assert await tasks_of_a_connection(Limits()) == 1  # its keepalive waits; the server's poller reads
+    assert await tasks_of_a_connection(HOUR) == 1
 
 
 def sum_of(statistics: object) -> int:

@@ -1,4 +1,4 @@
-"""One connection of a server: a Trio task that reads, and in its nursery a task for each stream.
+"""One connection of a server: what is called when its socket has something, and a Trio task for each stream.
 
 Why each stream has a cancel scope that the connection holds: a stream may be over before its task first runs (reset at
 once, or the deadline has passed), and it may be cut long after. The scope exists as soon as the stream is accepted, so
@@ -13,7 +13,6 @@ arrives, a PING that shows when the client must have read it, and only then the 
 
 from __future__ import annotations
 
-import math
 import random
 import socket
 import time
@@ -35,6 +34,7 @@ from mesh_pilot.net.rpc.calls import CallCounts
 from mesh_pilot.net.rpc.http2 import MAX_HEADER_LIST_SIZE, Http2
 from mesh_pilot.net.rpc.limits import Limits
 from mesh_pilot.net.rpc.outbound import Headers
+from mesh_pilot.net.rpc.polling import SocketPoller
 from mesh_pilot.net.rpc.server_stream import RESPONSE_HEADERS, Peer, ServerStream, status_headers
 from mesh_pilot.net.rpc.statistics import ConnectionStatistics
 from mesh_pilot.net.rpc.stream import Http2Stream
@@ -102,6 +102,7 @@ class SharedParts:
     not_grpc: str
     """The answer to a client of HTTP/1.1."""
     admission: Admission
+    poller: SocketPoller
     note_oversized: Callable[[Peer, str], None]
     """Told of a call that was refused for its headers, and why."""
 
@@ -135,6 +136,11 @@ class ServerConnection:
         self._retired = ""
         self._draining = False
         self._cut = False
+        self._has_begun = False
+        """True once the client has sent something."""
+        self._reading = trio.CancelScope()
+        """Cancelled when there is nothing to be read any more."""
+        self._failure: Exception | None = None
         self._transport = SocketTransport(sock, nursery, tls=tls, write_buffer=self._limits.write_buffer)
         self._transport.on_pause = self._tell_wait
         self._http2 = Http2(self, self._transport, self._limits, client_side=False)
@@ -155,44 +161,79 @@ class ServerConnection:
 
         If cancelled, the client is told to go away; its streams are reset as their handlers end.
         """
+        self._transport.on_close = self._reading.cancel
         try:
-            self._nursery.start_soon(self._http2.keep_alive)
-            if min(self._limits.max_connection_age_seconds, self.peer.certificate_end) < math.inf:
-                self._nursery.start_soon(self._retire)
-            data = await self._first_bytes()
-            if http1.is_request(data):
-                self._transport.write(http1.answer(self._shared.not_grpc))
-                self._transport.close("the client speaks HTTP/1.1")
-                data = b""
-            while data:
-                if not self._transport.is_closing:  # else it is only read until it has taken our last bytes
-                    self._http2.feed(data)
-                    if (more := self._http2.take_in(FIRST_WORK)) or self._http2.has_unsent:
-                        await self._go_on(more)
-                data = await self._transport.read()
+            self._transport.start_reading(self._shared.poller, self._read)
+            with self._reading:
+                await self._live()
+            if self._failure is not None:
+                raise self._failure
             self._http2.close(f"the connection is lost: {self._transport.close_reason}")
         finally:
             self._start_draining()
+            self._transport.stop_reading()
             self._nursery.cancel_scope.cancel()
+
+    async def _live(self) -> None:
+        """See whether the client lives, and retire the connection when it is too old or its certificate has ended."""
+        since = trio.current_time()
+        certificate = max(0.0, self.peer.certificate_end - time.time())
+        age = self._limits.max_connection_age_seconds * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)
+        with trio.move_on_after(min(certificate, age)) as life:
+            await self._look_after(since)
+        if life.cancelled_caught:
+            reason = "age" if age < certificate else "certificate"
+            self._nursery.start_soon(self._retire, reason, since + certificate)
+            await self._look_after(since)
+
+    async def _look_after(self, since: float) -> None:
+        """Begin to speak to a client that says nothing: some wait for our SETTINGS, which an HTTP/1 client must not
+        get. Then see whether it lives."""
+        await trio.sleep_until(since + _SETTINGS_AFTER_SECONDS)
+        if not self._has_begun:
+            self._http2.flush()
+        await self._http2.keep_alive(since)
+
+    def _read(self) -> None:
+        """Take in what has arrived. What goes wrong ends this connection, and only this."""
+        try:
+            data = self._transport.receive()
+            if data is None:
+                return
+            if not self._has_begun:
+                self._has_begun = True
+                if http1.is_request(data):
+                    self._transport.write(http1.answer(self._shared.not_grpc))
+                    self._transport.close("the client speaks HTTP/1.1")
+                    data = b""
+            if not data:
+                self._stop_reading()
+            elif not self._transport.is_closing:  # else it is only read until it has taken our last bytes
+                self._http2.feed(data)
+                if (more := self._http2.take_in(FIRST_WORK)) or self._http2.has_unsent:
+                    self._transport.stop_reading()
+                    self._nursery.start_soon(self._go_on, more)
+        except Exception as error:
+            self._failure = error
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        self._transport.stop_reading()
+        self._reading.cancel()
 
     async def _go_on(self, more: bool) -> None:
         """Process the rest of what the client sent in turns. Then send the protocol's own frames, together with the
-        answers of streams that are ready at once."""
+        answers of streams that are ready at once, and read on."""
         while more:
             async with self._shared.admission.turn():
                 more = self._http2.take_in(SLICE_WORK)
         for _ in range(_ANSWER_TURNS):
             if not self._http2.has_unsent:
-                return
+                break
             await trio.lowlevel.checkpoint()
         self._http2.flush()
-
-    async def _first_bytes(self) -> bytes:
-        """The client's first bytes. Some clients wait for our SETTINGS, which an HTTP/1 client must not get."""
-        with trio.move_on_after(_SETTINGS_AFTER_SECONDS):
-            return await self._transport.read()
-        self._http2.flush()
-        return await self._transport.read()
+        if not self._reading.cancel_called:
+            self._transport.start_reading(self._shared.poller, self._read)
 
     @property
     def fault(self) -> str:
@@ -213,17 +254,16 @@ class ServerConnection:
         """The reason why the connection ends: ``age``, ``certificate`` or ``revoked``; empty if for none of them."""
         return self._retired
 
-    async def _retire(self) -> None:
+    async def _retire(self, reason: str, certificate_ends_at: float) -> None:
         """End a connection that is too old, or whose client's certificate has ended.
 
         As gRPC's servers do it: warn the client, so that it opens its next streams elsewhere; refuse streams once it
         must have read the warning; let those that run end; cut those that are left after the grace.
         """
-        reason = "certificate"
-        with trio.move_on_after(max(0.0, self.peer.certificate_end - time.time())):
-            await trio.sleep(self._limits.max_connection_age_seconds * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER))
-            await self._shared.admission.retirement()
-            reason = "age"
+        if reason == "age":
+            with trio.move_on_at(certificate_ends_at) as patience:
+                await self._shared.admission.retirement()
+            reason = "certificate" if patience.cancelled_caught else "age"
         if self._draining:
             return
         self._retired = reason

@@ -391,13 +391,14 @@ class Http2(Outbound):
         self.stream_released.set()
         self.settings_received.set()
 
-    async def keep_alive(self) -> None:
+    async def keep_alive(self, since: float) -> None:
         """Cut the connection when the peer does not begin HTTP/2, or does not answer a PING; else run until cancelled.
 
+        ``since`` is when the connection began, of Trio's clock.
         Any bytes from the peer are a sign of life, so a busy connection is never pinged.
         """
         limits, transport = self.limits, self.transport
-        await trio.sleep(limits.handshake_timeout_seconds)
+        await trio.sleep_until(since + limits.handshake_timeout_seconds)
         if not transport.bytes_received:
             transport.cut(f"nothing received in the first {limits.handshake_timeout_seconds:g} s")
             return

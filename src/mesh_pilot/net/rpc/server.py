@@ -31,6 +31,7 @@ from mesh_pilot.net.rpc.descriptors import GRPC_SHARE, within_descriptors
 from mesh_pilot.net.rpc.errors import TlsError
 from mesh_pilot.net.rpc.limits import SERVER_LIMITS, Limits
 from mesh_pilot.net.rpc.net import address_of, release_socket, uid_of
+from mesh_pilot.net.rpc.polling import SocketPoller, open_poller
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.net.rpc.server_stream import Peer
 from mesh_pilot.net.rpc.shares import Shares
@@ -78,8 +79,10 @@ async def serve(
 
     If cancelled, every stream is reset, every handler has finished, and listeners and connections are closed.
     """
-    server = Server(services, listeners, tls, limits, not_grpc, shares)
-    await server._run(task_status)
+    async with trio.open_nursery() as polling:
+        server = Server(services, listeners, tls, limits, not_grpc, shares, open_poller(polling))
+        await server._run(task_status)
+        polling.cancel_scope.cancel()
 
 
 class Server:
@@ -94,8 +97,9 @@ class Server:
         listeners: Sequence[trio.SocketListener],
         tls: TlsSource | None,
         limits: Limits,
-        not_grpc: str = NOT_GRPC,
-        shares: Shares[trio.CancelScope] | None = None,
+        not_grpc: str,
+        shares: Shares[trio.CancelScope] | None,
+        poller: SocketPoller,
     ) -> None:
         methods = {path: handler for service in services for path, handler in service.__mapping__().items()}
         self._calls = {path: CallCounts(call_kind(handler.cardinality)) for path, handler in methods.items()}
@@ -103,7 +107,9 @@ class Server:
         self._tls = tls
         self._limits = limits
         self._admission = Admission(limits)
-        self._shared = SharedParts(methods, self._calls, limits, not_grpc, self._admission, self._note_oversized)
+        self._shared = SharedParts(
+            methods, self._calls, limits, not_grpc, self._admission, poller, self._note_oversized
+        )
         self._logged = LogLimiter(seconds=_LOG_SECONDS)
         self.addresses: list[str] = [address_of(listener.socket) for listener in listeners]
         """Where the server listens, with the actual ports."""

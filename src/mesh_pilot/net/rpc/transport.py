@@ -1,4 +1,4 @@
-"""A socket that is written to without waiting, and read by one Trio task.
+"""A socket that is written to without waiting, and read by one Trio task, or by a poller for many.
 
 ``write()`` tries the socket at once and leaves what does not fit to a flusher task, which exists only while there is
 something to flush. Whoever has more to send waits for ``writable`` while more than the high mark is left. A Trio stream
@@ -15,6 +15,7 @@ import trio
 
 from mesh_pilot.net.rpc.errors import TlsError
 from mesh_pilot.net.rpc.inbox import Signal
+from mesh_pilot.net.rpc.polling import SocketPoller
 from mesh_pilot.net.rpc.tls_session import TlsSession
 
 __all__ = ["SocketTransport"]
@@ -59,6 +60,9 @@ class SocketTransport:
         self.writable = Signal(is_set=True)
         self.on_pause: Callable[[], None] = lambda: None
         """Called when ``is_paused`` has changed."""
+        self.on_close: Callable[[], None] = lambda: None
+        """Called when the socket is closed."""
+        self._poller: SocketPoller | None = None
         self.bytes_sent = 0
         self.bytes_received = 0
         self.close_reason = ""
@@ -128,35 +132,58 @@ class SocketTransport:
         elif self.is_closing:
             self._close_socket()
 
-    async def read(self) -> bytes:
-        """The next bytes of the peer, b"" at its end or once the connection failed or was closed by us.
+    def receive(self) -> bytes | None:
+        """The next bytes of the peer: None while there are none to take in, b"" at its end or once the connection
+        failed or was closed by us.
 
         While it is closing, what is returned is to be dropped.
         """
         tls = self._tls
-        while not self._closed and not (tls is not None and tls.ended):
+        if self._closed or (tls is not None and tls.ended):
+            return b""
+        try:
+            data = self._socket.recv(_READ_SIZE)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            self._fail(error)
+            return b""
+        self.bytes_received += len(data)
+        if self.is_closing:
+            self._dropped += len(data)
+            if self._dropped > _LINGER_BYTES:
+                self._close_socket()
+        elif tls is not None and data:
+            plain = self._decrypt(tls, data)
+            if plain is None:  # a record is incomplete
+                return None
+            data = plain
+        if not data:
+            self.close_reason = self.close_reason or "closed by the peer"
+        return data
+
+    async def read(self) -> bytes:
+        """Wait for the next bytes of the peer, as `receive` returns them."""
+        while not self._closed:
             try:
                 await trio.lowlevel.wait_readable(self._socket)
-                data = self._socket.recv(_READ_SIZE)
-            except (BlockingIOError, InterruptedError):
-                continue
             except (trio.ClosedResourceError, OSError) as error:
                 self._fail(error)
-                break
-            self.bytes_received += len(data)
-            if self.is_closing:
-                self._dropped += len(data)
-                if self._dropped > _LINGER_BYTES:
-                    self._close_socket()
-            elif tls is not None and data:
-                plain = self._decrypt(tls, data)
-                if plain is None:  # a record is incomplete
-                    continue
-                data = plain
-            if not data:
-                self.close_reason = self.close_reason or "closed by the peer"
-            return data
+            if (data := self.receive()) is not None:
+                return data
         return b""
+
+    def start_reading(self, poller: SocketPoller, read: Callable[[], None]) -> None:
+        """Have ``read`` called when there is something to receive, until reading is stopped or the socket closed."""
+        if not self._closed:
+            self._poller = poller
+            poller.add(self._socket, read)
+
+    def stop_reading(self) -> None:
+        """End, for now, what `start_reading` began."""
+        if self._poller is not None:
+            self._poller.remove(self._socket)
+            self._poller = None
 
     def _decrypt(self, tls: TlsSession, data: bytes) -> bytes | None:
         """Plain bytes, b"" at the end of the session, None while a record is incomplete."""
@@ -227,8 +254,10 @@ class SocketTransport:
         if self._tls is not None and not self._backlog:
             with contextlib.suppress(OSError):
                 self._socket.send(self._tls.farewell())
+        self.stop_reading()
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
         self._backlog.clear()
         if self.is_paused:
             self._pause(False)
+        self.on_close()
