@@ -243,12 +243,23 @@ def signing(services: int, clients: int, edits: int, rate: float, kind: str, var
 @click.option("--repeat", default=3, help="How often they come.")
 @click.option("--rate", default=0.0, help="New streams a second that the server admits; 0: its default.")
 @click.option("--keep/--forget", default=True, help="Clients present the versions that they have, or none.")
+@click.option("--compare", "revision", default="", help="Herds come to this git revision, too, by turns.")
 @_outputs
-def herd(services: int, clients: int, variant: str, repeat: int, rate: float, keep: bool, **outputs: Any) -> None:
+def herd(
+    services: int,
+    clients: int,
+    variant: str,
+    repeat: int,
+    rate: float,
+    keep: bool,
+    revision: str,
+    **outputs: Any,
+) -> None:
     """Clients of a control plane that is gone come to another at once: how long, how much memory."""
     output = _Output(**outputs)
     mesh = Mesh(services=services, virtual_services=services)
-    _run(output, lambda: come_back(mesh, clients, _variants(variant), repeat, output.say, keep=keep, rate=rate))
+    settings = {"keep": keep, "rate": rate, "revision": revision}
+    _run(output, lambda: come_back(mesh, clients, _variants(variant), repeat, output.say, **settings))
 
 
 main.add_command(generate.command)

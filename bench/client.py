@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 import attrs
+from envoy.config.core.v3 import base_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 
 from bench.held import NOTHING, WHOLE, Held, duplicates, hosted_tables, split_tables
@@ -26,6 +27,22 @@ PATHS = {
 
 UNNAMED = (*WHOLE, VHDS)
 """Types of which everything is asked for."""
+
+
+BUILD = base_pb2.Node(
+    user_agent_name="envoy",
+    user_agent_build_version=base_pb2.BuildVersion(version={"major_number": 1, "minor_number": 40}),
+    extensions=[
+        base_pb2.Extension(
+            name=f"envoy.filters.of_the_bench.number_{number}",
+            category="envoy.filters.http",
+            type_urls=[f"envoy.extensions.filters.of_the_bench.v3.Number{number}"],
+        )
+        for number in range(516)
+    ],
+    client_features=["envoy.lb.does_not_support_overprovisioning"],
+)
+"""The part of a node that is the same for all Envoys of a build: it names 516 extensions, in some 60 KB."""
 
 
 class Role(StrEnum):
@@ -202,6 +219,7 @@ class Client:
             self._is_first = False
             ip = f"172.{16 + self.index // 62500}.{self.index // 250 % 250}.{self.index % 250 + 1}"
             name = f"client{self.index}.{self.namespace}"
+            request.node.CopyFrom(BUILD)
             request.node.id = f"sidecar~{ip}~{name}~{self.namespace}.svc.cluster.local"
             request.node.cluster = "client"
             if self.variant == "split":

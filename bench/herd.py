@@ -2,6 +2,7 @@
 
 While they are away an endpoint changes, so that each has to be sent something: a client is in sync when it holds the
 change. Compared are the memory of the server before the herd (idle, all clients connected) and at most during it.
+With another revision the two get their herds by turns, so that what else the machine does touches both alike.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import attrs
@@ -17,26 +19,41 @@ from bench.cases import Say, on_stage
 from bench.events import Stage
 from bench.mesh import HOT_SERVICE, Mesh, edit_marker
 from bench.report import Measurement
-from bench.server import Server, ServerError, own_server
+from bench.server import Server, ServerError, checkout, own_server
 
 _edits = itertools.count(9000)
 PUBLISHED_SECONDS = 10.0
 
 
 def herd(
-    mesh: Mesh, clients: int, variants: Sequence[str], repeat: int, say: Say, *, keep: bool = True, rate: float = 0
+    mesh: Mesh,
+    clients: int,
+    variants: Sequence[str],
+    repeat: int,
+    say: Say,
+    *,
+    keep: bool = True,
+    rate: float = 0,
+    revision: str = "",
 ) -> list[Measurement]:
     """Herds that come so often; without ``keep`` the clients have forgotten what they had.
 
-    ``rate``: new streams a second that the server admits; 0: as many as its default.
+    ``rate``: new streams a second that the server admits; 0: as many as its default. ``revision``: herds come to this
+    git revision, too.
     """
     options = (f"--max-requests-per-second={rate:g}",) if rate else ()
     found: list[Measurement] = []
     for variant in variants:
-        with own_server("mesh-pilot", mesh.files(), options=options) as server:
-            server.start()
-            with on_stage(server, mesh, variant, clients, say) as stage:
-                for stage.repeat in range(repeat):
+        with ExitStack() as stack:
+            sources = {"mesh-pilot": None} | ({revision: stack.enter_context(checkout(revision))} if revision else {})
+            stages = []
+            for name, source in sources.items():
+                server = stack.enter_context(own_server(name, mesh.files(), source=source, options=options))
+                server.start()
+                stages.append(stack.enter_context(on_stage(server, mesh, variant, clients, say)))
+            for number in range(repeat):
+                for stage in stages:
+                    stage.repeat = number
                     found.append(_come(stage, keep=keep))
     return found
 
