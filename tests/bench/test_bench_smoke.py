@@ -181,3 +181,11 @@ def test_reports_of_traffic_are_measured_in_both_forms() -> None:
     lines = done.stdout.splitlines()[1:]
     assert [line.partition(":")[0] for line in lines] == ["relay"] * 3 + ["stock"] * 3
     assert all("reports a second" in line for line in lines[::3])
+
+
+def test_starts_are_measured_until_they_are_ready() -> None:
+    command = [sys.executable, "-m", "bench.start_up", "--repeat", "1", "--starts-only"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [" ".join(line[6:]) for line in lines] == ["discovery, empty folder, here", "discovery, 10 services, here"]
+    assert all(float(line[0]) > 50 and float(line[2]) > 20 and int(line[4]) > 300 for line in lines)
