@@ -94,34 +94,34 @@ def price(kind: int, size: int, *, ack: bool = False, streams: int = 0) -> float
     return 1 + size // UNKNOWN_BYTES_PER_UNIT
 
 
-class FrameBudget:
+class FrameBudget(TokenBucket):
     """The budget of one connection. State: the tokens, and the charges by kind, which a GOAWAY lists."""
 
-    __slots__ = ("_bucket", "_charged")
+    __slots__ = ("_charged",)
 
     def __init__(self, rate: float, burst: float) -> None:
-        self._bucket = TokenBucket(rate, burst)
+        super().__init__(rate, burst)
         self._charged: dict[str, int] = {}
 
     def __repr__(self) -> str:
-        return f"<FrameBudget {self._bucket.tokens:.0f} units left, charged {self._charged}>"
+        return f"<FrameBudget {self.tokens:.0f} units left, charged {self._charged}>"
 
     def spend(self, units: float, what: str, now: float) -> None:
         """Charge ``units`` for ``what``. Raises EnhanceYourCalm when the tokens do not suffice."""
         self._charged[what] = self._charged.get(what, 0) + 1
-        if not self._bucket.take(units, now):
+        if not self.take(units, now):
             most = sorted(self._charged.items(), key=lambda item: -item[1])[:3]
             frames = ", ".join(f"{count} {name}" for name, count in most)
             raise EnhanceYourCalm(f"too many frames that make work and carry nothing: {frames} so far")
 
     def sent(self, size: int) -> None:
         """Earn units with ``size`` bytes of DATA that we sent."""
-        self._bucket.tokens += size / BYTES_PER_UNIT
+        self.tokens += size / BYTES_PER_UNIT
 
     def sent_message(self) -> None:
         """Earn units with a message that we sent whole."""
-        self._bucket.tokens += UNITS_PER_MESSAGE
+        self.tokens += UNITS_PER_MESSAGE
 
     def received_message(self) -> None:
         """Earn a unit with a message that we received whole."""
-        self._bucket.tokens += 1
+        self.tokens += 1

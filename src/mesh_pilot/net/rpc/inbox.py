@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import outcome
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
@@ -70,6 +71,10 @@ class Inbox:
 
     def add(self, data: bytes, ack_size: int) -> None:
         """Take a DATA frame of ``ack_size`` bytes, padding included."""
+        if self._reader is not None and not self._size and self._is_whole(data) and ack_size == len(data):
+            self._owe(ack_size)
+            self._wake(data[PREFIX.size :])
+            return
         if data:
             self._chunks.append(data)
             self._size += len(data)
@@ -77,8 +82,12 @@ class Inbox:
                 self._chunks = [b"".join(self._chunks)]
         if ack_size != len(data):
             self._owe(ack_size - len(data))
-        if self._reader is not None:
-            self._wake()
+        self._wake()
+
+    def _is_whole(self, data: bytes) -> bool:
+        """True if ``data`` is one message that may be handed to the reader."""
+        size = len(data) - PREFIX.size
+        return 0 <= size <= self._limit and PREFIX.unpack_from(data) == (0, size)
 
     def eof(self) -> None:
         """The peer has half-closed."""
@@ -91,10 +100,11 @@ class Inbox:
             self._error = error
         self._wake()
 
-    def _wake(self) -> None:
-        if self._reader is not None:
-            trio.lowlevel.reschedule(self._reader)
+    def _wake(self, message: bytes | None = None) -> None:
+        """Wake the reader: it is given a message, or has to look at what there is."""
+        if (reader := self._reader) is not None:
             self._reader = None
+            trio.lowlevel.reschedule(reader, outcome.Value(message))
 
     def unacked_size(self) -> int:
         """Bytes that the peer must still be credited with once the stream is released."""
@@ -144,12 +154,31 @@ class Inbox:
         Raises GRPCError for a message that is too large, compressed or cut short, StreamTerminatedError when the stream
         is gone. Nothing is lost if cancelled.
         """
+        while (length := self._length_of_whole()) is None:
+            if self._error is not None:
+                raise self._error
+            if self.ended:
+                if self._size:
+                    raise GRPCError(Status.INTERNAL, "the stream ended in the middle of a message")
+                return None
+            if self._size > self._ahead:
+                self._owe(self._size - self._ahead)
+                self._ahead = self._size
+            if self._reader is not None:
+                raise trio.BusyResourceError("another task is receiving on this stream")
+            self._reader = trio.lowlevel.current_task()
+            message: bytes | None = await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
+            if message is not None:
+                return message
         self._reads += 1
         if not self._reads % TURNS:
             await trio.lowlevel.checkpoint()
-        while self._size < PREFIX.size:
-            if not await self._more():
-                return None
+        return self._take_message(length)
+
+    def _length_of_whole(self) -> int | None:
+        """The length of the first message; None while it is not whole. Raises GRPCError."""
+        if self._size < PREFIX.size:
+            return None
         if len(self._chunks[0]) < PREFIX.size:
             self._join_prefix()
         compressed, length = PREFIX.unpack_from(self._chunks[0])
@@ -158,30 +187,11 @@ class Inbox:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, text)
         if compressed:
             raise GRPCError(Status.UNIMPLEMENTED, "the message is compressed; send it with grpc-encoding: identity")
-        while self._size < length + PREFIX.size:
-            await self._more()
-        return self._take_message(length)
+        return int(length) if self._size >= length + PREFIX.size else None
 
     def _join_prefix(self) -> None:
         while len(self._chunks[0]) < PREFIX.size:
             self._chunks[:2] = [b"".join(self._chunks[:2])]
-
-    async def _more(self) -> bool:
-        """Wait until something has happened; False if the stream has ended between messages."""
-        if self._error is not None:
-            raise self._error
-        if self.ended:
-            if self._size:
-                raise GRPCError(Status.INTERNAL, "the stream ended in the middle of a message")
-            return False
-        if self._size > self._ahead:
-            self._owe(self._size - self._ahead)
-            self._ahead = self._size
-        if self._reader is not None:
-            raise trio.BusyResourceError("another task is receiving on this stream")
-        self._reader = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
-        return True
 
     def _stop_waiting(self, _: object) -> trio.lowlevel.Abort:
         self._reader = None

@@ -14,6 +14,7 @@ from h2.stream import H2Stream
 from hyperframe.frame import GoAwayFrame, WindowUpdateFrame
 
 from mesh_pilot.net.rpc.budget import FrameBudget
+from mesh_pilot.net.rpc.codec import PREFIX
 from mesh_pilot.net.rpc.limits import Limits
 from mesh_pilot.net.rpc.transport import SocketTransport
 
@@ -74,6 +75,20 @@ class Outbound:
         for start in range(0, size, most):
             piece = rest[start : start + most]
             self._queued += (_data_head(len(piece), stream.stream_id), piece)
+
+    def send_message(self, stream: H2Stream, message: bytes) -> bool:
+        """Queue a message with its prefix as one frame; False if it does not fit a frame, or the windows."""
+        h2, length = self.h2, len(message)
+        size = length + PREFIX.size
+        if size > min(stream.outbound_flow_control_window, h2.outbound_flow_control_window, h2.max_outbound_frame_size):
+            return False
+        stream.outbound_flow_control_window -= size
+        h2.outbound_flow_control_window -= size
+        self.budget.sent(size)
+        # The frame's size, type and flags, stream; not compressed, the message's length: 3, 2, 4; 1, 4 bytes.
+        head = size << 88 | stream.stream_id << 40 | length
+        self._queued += (head.to_bytes(14, "big"), message)
+        return True
 
     def end_stream(self, stream_id: int) -> None:
         """Queue an empty DATA frame that ends a stream."""

@@ -144,19 +144,20 @@ class ServerStream(Generic[Request, Reply]):
         """
         if self._message_sent and not self._is_streaming:
             raise ProtocolError("a unary reply is exactly one message")
-        data = frame(self._encode(message))
+        data, stream = self._encode(message), self._stream
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this stream")
-        self._sending = True
-        try:
-            if not self._message_sent:
-                self._stream.send_headers(RESPONSE_HEADERS)
-                self._message_sent = True
-            await self._stream.send_data(data, flush=self._is_streaming)
-        finally:
-            self._sending = False
+        if not self._message_sent:
+            stream.send_headers(RESPONSE_HEADERS)
+            self._message_sent = True
+        if not stream.send_at_once(data, flush=self._is_streaming):
+            self._sending = True
+            try:
+                await stream.send_data(frame(data), flush=self._is_streaming)
+            finally:
+                self._sending = False
         self.counts.sent += 1
-        self._stream.connection.note_sent()
+        stream.connection.note_sent()
 
     def finish(self, status: Status, message: str | None) -> None:
         """Queue the status and flush, without waiting: a status is small, and it must not get stuck.

@@ -55,7 +55,7 @@ class Http2Stream:
         """True once the connection is to end: the call, which may not have begun yet, should end soon."""
         self.mid_message = False
         """True while a message is sent in part: only a reset can follow."""
-        self._sends = 0
+        self._sends = 1
         self._awaited_window = 1
         self._window_updated = Signal()
 
@@ -105,15 +105,29 @@ class Http2Stream:
         if not self.connection.transport.is_closing and not self.h2.closed:
             self.connection.reset(self.id, error_code)
 
+    def send_at_once(self, message: bytes, *, flush: bool) -> bool:
+        """Send a message if that needs no waiting; False: nothing was done, and it is for :meth:`send_data`."""
+        connection = self.connection
+        if (
+            not (self.sends and self._sends % TURNS)
+            or connection.transport.is_paused
+            or not connection.send_message(self.h2, message)
+        ):
+            return False
+        self._sends += 1
+        if flush:
+            connection.flush()
+        return True
+
     async def send_data(self, data: bytes, *, end_stream: bool = False, flush: bool = True) -> None:
         """Send ``data`` in as many frames as the windows and the transport take, waiting for them.
 
         With ``flush`` off the last frames leave with what is sent next. Raises StreamTerminatedError. If cancelled, a
         part of ``data`` may be sent: ``mid_message``.
         """
-        self._sends += 1
         if not self._sends % TURNS:
             await trio.lowlevel.checkpoint()
+        self._sends += 1
         connection = self.connection
         rest: bytes | memoryview = data
         tiny = False

@@ -20,7 +20,9 @@ from mesh_pilot.net.rpc.tls_session import TlsSession
 
 __all__ = ["SocketTransport"]
 
-_READ_SIZE = 64 * 1024
+_READ_SIZES = 4 * 1024, 64 * 1024
+"""What a read asks for: little at first, as the kernel's bytes are copied into room of that size; much after a read
+that got all of it."""
 _CLOSE_GRACE_SECONDS = 5.0
 """How long a closing transport tries to hand its last bytes to a peer that does not read."""
 
@@ -63,6 +65,7 @@ class SocketTransport:
         self.on_close: Callable[[], None] = lambda: None
         """Called when the socket is closed."""
         self._poller: SocketPoller | None = None
+        self._read_size = _READ_SIZES[0]
         self.bytes_sent = 0
         self.bytes_received = 0
         self.close_reason = ""
@@ -142,13 +145,14 @@ class SocketTransport:
         if self._closed or (tls is not None and tls.ended):
             return b""
         try:
-            data = self._socket.recv(_READ_SIZE)
+            data = self._socket.recv(self._read_size)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
             self._fail(error)
             return b""
         self.bytes_received += len(data)
+        self._read_size = _READ_SIZES[len(data) == self._read_size]
         if self.is_closing:
             self._dropped += len(data)
             if self._dropped > _LINGER_BYTES:
