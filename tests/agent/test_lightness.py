@@ -61,7 +61,7 @@ def loaded(code: str) -> set[str]:
 @pytest.mark.smoke
 def test_what_the_agent_runs_loads_nothing_heavy() -> None:
     names = loaded(
-        "from mesh_pilot.cli.proxy.memory import load_structlog; load_structlog()\n"
+        "from mesh_pilot.cli.lib.libraries import load_structlog; load_structlog()\n"
         "import mesh_pilot.agent.run.agent, mesh_pilot.cli.proxy.run, mesh_pilot.cli.proxy.settings"
     )
     assert "mesh_pilot.agent.relay.relay" in names
@@ -70,7 +70,7 @@ def test_what_the_agent_runs_loads_nothing_heavy() -> None:
 
 def test_httpx_comes_without_its_command_line() -> None:
     names = loaded(
-        "from mesh_pilot.cli.proxy.memory import load_structlog; load_structlog()\n"
+        "from mesh_pilot.cli.lib.libraries import load_structlog; load_structlog()\n"
         "from mesh_pilot.cli.proxy.run import prepare_process; prepare_process()\n"
         "import httpx; httpx.AsyncClient(trust_env=False, timeout=60)"
     )

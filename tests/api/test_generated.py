@@ -8,6 +8,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
+import betterproto2
 import pytest
 
 from mesh_pilot.api.istio.mcp.v1alpha1 import ResourceSinkBase, ResourceSinkStub, ResourceSourceBase, ResourceSourceStub
@@ -82,3 +83,12 @@ def test_services_have_server_bases_and_client_stubs() -> None:
         (route,) = base().__mapping__()
         assert route.startswith(f"/{path}/")
         assert any(callable(getattr(stub, name)) for name in vars(stub) if not name.startswith("_"))
+
+
+def test_the_hints_of_a_class_are_read_once_for_all_of_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[type] = []
+    read = betterproto2.get_type_hints
+    monkeypatch.setattr(betterproto2, "get_type_hints", lambda cls, *rest: asked.append(cls) or read(cls, *rest))
+    message = type("Copy", (HttpRoute,), {"__module__": HttpRoute.__module__})
+    assert message._betterproto.cls_by_field["retries"] is HttpRetry
+    assert asked == [message]

@@ -47,7 +47,7 @@ from mesh_pilot.cli.discovery.registries.consul import ConsulFlags
 from mesh_pilot.cli.discovery.registries.kubernetes import KubernetesFlags
 from mesh_pilot.cli.lib.consul_agent import CaStoreFlags
 from mesh_pilot.cli.lib.options import WRITTEN, SectionedCommand, one_line
-from mesh_pilot.cli.lib.process import forbid_core_dumps, open_more_files, outlive_signals
+from mesh_pilot.cli.lib.process import forbid_core_dumps, long_lived, open_more_files, outlive_signals
 from mesh_pilot.cli.lib.setting_options import option_of
 from mesh_pilot.cli.lib.state_folder import ca_folder, usable
 from mesh_pilot.identity.signers.vault.settings import VaultSettings
@@ -108,6 +108,7 @@ def _run(ctx: click.Context, /, **values: Any) -> int:
     Each flag is also an environment variable, --grpc-addr MESH_PILOT_GRPC_ADDR, and a key of the file, grpc-addr. A
     flag wins over a variable, and that over the file.
     """
+    from mesh_pilot.cli.lib.libraries import leave_out_httpx_command, load_structlog
     from mesh_pilot.cli.lib.logs import LogFormat, configure
 
     parameters = {param.name: param for param in ctx.command.params}
@@ -125,6 +126,8 @@ def _run(ctx: click.Context, /, **values: Any) -> int:
     outlive_signals()
     forbid_core_dumps()
     open_more_files()
+    load_structlog()
+    leave_out_httpx_command()
     settings = settings_of(values, ranks, os.environ)
     process = built(ProcessFlags, values)
     style = LogFormat(process.log_format)
@@ -133,18 +136,19 @@ def _run(ctx: click.Context, /, **values: Any) -> int:
     state = usable(settings.state, os.environ)
     if settings.ca_dir is None and settings.ca_store is None and settings.vault is None:
         settings = attrs.evolve(settings, ca_dir=ca_folder(state, is_replica=settings.election is not None))
-    from mesh_pilot.cli.discovery.serving import run
-    from mesh_pilot.cli.discovery.worker import worker_command
-    from mesh_pilot.replicas.workers.settings import WorkerSettings
+    with long_lived():
+        from mesh_pilot.cli.discovery.serving import run
+        from mesh_pilot.cli.discovery.worker import worker_command
+        from mesh_pilot.replicas.workers.settings import WorkerSettings
 
-    workers = WorkerSettings(process.workers, worker_command(process.log_level, style))
-    file = None
-    if values["config_file"] is not None:
-        from mesh_pilot.cli.discovery.reloading import FollowedFile
+        workers = WorkerSettings(process.workers, worker_command(process.log_level, style))
+        file = None
+        if values["config_file"] is not None:
+            from mesh_pilot.cli.discovery.reloading import FollowedFile
 
-        above = {name for name, rank in ranks.items() if rank >= VARIABLE} | _honoured(from_istio).keys()
-        file = FollowedFile(ctx, values["config_file"], _NOT_IN_FILE, values, above)
-    return run(attrs.evolve(settings, state=state, workers=workers), style, file)
+            above = {name for name, rank in ranks.items() if rank >= VARIABLE} | _honoured(from_istio).keys()
+            file = FollowedFile(ctx, values["config_file"], _NOT_IN_FILE, values, above)
+        return run(attrs.evolve(settings, state=state, workers=workers), style, file)
 
 
 _options = [option_of(setting) for settings in CLASSES for setting in flags_of(settings)]

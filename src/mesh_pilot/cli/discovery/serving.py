@@ -15,7 +15,7 @@ from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.base.process_age import process_age
 from mesh_pilot.cli.discovery.reloading import FollowedFile
 from mesh_pilot.cli.lib.logs import LogFormat
-from mesh_pilot.cli.lib.process import OUTLIVED, answer_signals, long_lived, set_aside
+from mesh_pilot.cli.lib.process import OUTLIVED, answer_signals, set_aside
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.redaction import redacted
 
@@ -28,8 +28,7 @@ def run(settings: Settings, style: LogFormat, file: FollowedFile | None = None) 
     Text is printed to standard output for users; with JSON everything is an event in the log.
     """
     try:
-        with long_lived():
-            trio.run(_serve, settings, style, file)
+        trio.run(_serve, settings, style, file)
     except StartError as error:
         if style is not LogFormat.JSON:
             *others, last = error.lines

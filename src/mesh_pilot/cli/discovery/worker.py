@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mesh_pilot.base.output import take_standard_outputs
+from mesh_pilot.cli.lib.libraries import leave_out_httpx_command, load_structlog
 from mesh_pilot.cli.lib.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.lib.process import THRESHOLDS, forbid_core_dumps, log_statistics, outlive_signals
 
@@ -34,7 +35,10 @@ def main() -> None:
     outlive_signals()
     forbid_core_dumps()
     levels, style = parse_levels(sys.argv[1]), LogFormat(sys.argv[2])
+    load_structlog()
+    leave_out_httpx_command()
     configure(levels, style, sys.stderr, worker=FORK_SERVER)
+    gc.disable()  # until a worker begins: what is loaded from here on is shared by all
     from mesh_pilot.app.settings import StartError
     from mesh_pilot.app.worker_process import run_worker
     from mesh_pilot.replicas.workers.fork_server import serve_forks

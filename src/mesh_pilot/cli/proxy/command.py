@@ -16,7 +16,7 @@ def _take_defaults(ctx: click.Context, _: click.Parameter, value: Path | None) -
     """Put what the file and Istio's variables say below the flags and our variables, before these are read."""
     if ctx.resilient_parsing:
         return value
-    from mesh_pilot.cli.proxy.memory import load_structlog
+    from mesh_pilot.cli.lib.libraries import load_structlog
 
     load_structlog()  # before what imports it
     from mesh_pilot.cli.proxy.defaults import defaults_of

@@ -59,8 +59,9 @@ def run_proxy(kind: str, given: MutableMapping[str, Any], ctx: click.Context) ->
 
 def prepare_process() -> None:
     """Settings of the whole process, before there is a private key, a thread or a large library."""
+    from mesh_pilot.cli.lib.libraries import leave_out_httpx_command
     from mesh_pilot.cli.lib.process import forbid_core_dumps, open_more_files, outlive_signals
-    from mesh_pilot.cli.proxy.memory import leave_out_httpx_command, share_heap
+    from mesh_pilot.cli.proxy.memory import share_heap
 
     take_standard_outputs()
     forbid_core_dumps()
