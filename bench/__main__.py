@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from bench import cases, generate, plot, report
+from bench.clients import clients as many_clients
 from bench.crew import SwarmError
 from bench.events import EVENTS
 from bench.herd import herd as come_back
@@ -260,6 +261,34 @@ def herd(
     mesh = Mesh(services=services, virtual_services=services)
     settings = {"keep": keep, "rate": rate, "revision": revision}
     _run(output, lambda: come_back(mesh, clients, _variants(variant), repeat, output.say, **settings))
+
+
+@main.command()
+@click.option("--services", default=1000, help="Services of the mesh.")
+@click.option("--endpoints", default=5, help="Endpoints of each.")
+@click.option("--clients", default=10_000, help="Clients, a connection each.")
+@click.option("--variant", type=_VARIANTS, default="delta", help=VARIANTS_HELP)
+@click.option("--workers", default=1, help="Workers of the control plane.")
+@click.option("--repeat", default=3, help="How often each change.")
+@click.option("--rolling/--no-rolling", default=True, help="A rolling restart of two planes, beside a real Envoy.")
+@_outputs
+def clients(
+    services: int,
+    endpoints: int,
+    clients: int,
+    variant: str,
+    workers: int,
+    repeat: int,
+    rolling: bool,
+    **outputs: Any,
+) -> None:
+    """Thousands of clients, which a program in Go plays: changes, memory, pages, a rolling restart."""
+    output = _Output(**outputs)
+    mesh = Mesh(services=services, endpoints=endpoints, virtual_services=services)
+    _run(
+        output,
+        lambda: many_clients(mesh, clients, _variants(variant), workers, repeat, output.say, rolling=rolling),
+    )
 
 
 main.add_command(generate.command)

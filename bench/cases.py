@@ -91,7 +91,7 @@ def on_stage(server: OwnServer, mesh: Mesh, variant: str, clients: int, say: Say
 
 def _on_server(case: Case, server: Server, variant: str, say: Say) -> list[Measurement]:
     began = time.monotonic()
-    with Crew(server.address, case.processes) as crew:
+    with Crew(server.address, processes=case.processes) as crew:
         told = f"{server.name}, {variant}, {case.mesh.label}, {case.clients:,} clients: "
         stage = Stage(
             server, crew, case.mesh, variant, case.clients, case.patience, lambda text: say(told + text), case.settle

@@ -42,6 +42,8 @@ class Received:
     resources: int
     needless: int
     """Responses after which a client had nothing that it did not have before."""
+    removed: int
+    """Resources that clients no longer have after a response; of the load program only."""
     by_type: Mapping[str, int]
     duplicates: Sequence[str]
     lost: int
@@ -51,11 +53,17 @@ class Received:
     """Of the swarm, since its start."""
 
 
-class Crew:
-    """A swarm of one or several processes; leaving the block ends them."""
+SWARM = (sys.executable, "-m", "bench.swarm")
 
-    def __init__(self, address: str, processes: int = 1) -> None:
-        command = [sys.executable, "-m", "bench.swarm", address]
+
+class Crew:
+    """A swarm of one or several processes; leaving the block ends them.
+
+    ``program``: the command of a process, which is given the addresses; bench/load has one for thousands of clients.
+    """
+
+    def __init__(self, *addresses: str, processes: int = 1, program: Sequence[str] = SWARM) -> None:
+        command = [*program, *addresses]
         self._processes = [
             subprocess.Popen(command, cwd=_HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             for _ in range(processes)
@@ -121,6 +129,7 @@ class Crew:
         sums = {k: sum(a[k] for a in answers) for k in ("bytes", "responses", "resources", "needless", "lost")}
         return Received(
             **sums,
+            removed=sum(a.get("removed", 0) for a in answers),
             by_type=by_type,
             duplicates=[d for a in answers for d in a["duplicates"]],
             connected=sum(a["connected"] for a in answers),
@@ -135,6 +144,12 @@ class Crew:
             "sizes": answers[0]["sizes"],
             "problems": [p for a in answers for p in a["problems"]],
         }
+
+    def behind(self, sequences: Mapping[str, int]) -> tuple[int, list[str]]:
+        """How many clients do not hold these assignments at these sequence numbers (see ``Mesh.sequence``), with
+        examples; of the load program only."""
+        answers = self._all(do="behind", names=sequences)
+        return sum(a["behind"] for a in answers), [e for a in answers for e in a["examples"]]
 
     def _all(self, **command: Any) -> list[Any]:
         for process in self._processes:

@@ -88,6 +88,7 @@ class Stage:
                 by_type=received.by_type,
                 resources=received.resources,
                 needless=received.needless,
+                removed=received.removed,
                 cpu=cpu,
                 swarm_cpu=received.cpu_seconds - before.cpu_seconds,
                 memory=server.memory()[0],

@@ -45,6 +45,8 @@ class Measurement:
     resources: int = 0
     needless: int = 0
     """Responses that changed nothing for their client."""
+    removed: int = 0
+    """Resources that clients no longer have afterwards; told by the load program only."""
     cpu: float = 0.0
     """CPU seconds of the server."""
     swarm_cpu: float = 0.0

@@ -124,16 +124,18 @@ class OwnServer(Server):
 
     def __init__(self, name: str, folder: Path, source: Path | None = None, options: tuple[str, ...] = ()) -> None:
         """``source``: a checkout whose ``src`` is run instead of the installed package."""
-        grpc, http, monitoring = (f"127.0.0.1:{port}" for port in _free_ports(3))
+        grpc, http, monitoring = (f"127.0.0.1:{port}" for port in free_ports(3))
         super().__init__(name, grpc, 0, folder, http)
-        self._log = folder.parent / f"{name.replace('/', '_')}.log"
+        self.monitoring = monitoring
+        plain = name.replace("/", "_")
+        self._log = folder.parent / f"{plain}.log"
         self._command = [
             *(sys.executable, "-m", "mesh_pilot.cli", "discovery", "--trust-local", "--config-dir", str(folder)),
             *("--grpc-addr", grpc, "--http-addr", http, "--monitoring-addr", monitoring),
             *("--secure-grpc-addr", "127.0.0.1:0", "--log-level", "warning"),
             *options,
         ]
-        self._environment = {**os.environ, "MESH_PILOT_STATE_DIR": str(folder.parent / "state")}
+        self._environment = {**os.environ, "MESH_PILOT_STATE_DIR": str(folder.parent / f"state of {plain}")}
         if source is not None:
             self._environment["PYTHONPATH"] = str(source / "src")
         self._process: subprocess.Popen[bytes] | None = None
@@ -155,13 +157,13 @@ class OwnServer(Server):
         self.stop()
         raise ServerError(f"{self.name} was not ready within {seconds:g} s")
 
-    def stop(self) -> None:
+    def stop(self, seconds: float = 5) -> None:
         """End it, the hard way if it takes long."""
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
             try:
-                process.wait(5)
+                process.wait(seconds)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -235,7 +237,8 @@ def proportional_memory(pid: int) -> float:
     return int(lines["Pss"].split()[0]) / 1024
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nothing listens at now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

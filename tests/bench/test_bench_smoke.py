@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.binaries import require_binary
+
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
@@ -18,9 +20,9 @@ CLIENTS = 4
 EVENTS = "route,endpoint,service,reconnect,stuck,refusing"
 
 
-def bench(*arguments: str) -> str:
+def bench(*arguments: str, seconds: float = 100) -> str:
     command = [sys.executable, "-m", "bench", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -148,6 +150,24 @@ def test_a_stuck_client_is_compared_with_its_absence_edit_by_edit(tmp_path: Path
     assert [m["responses"] for m in measured] == [CLIENTS, CLIENTS - 1] * 2
     assert "3 edits each" in measured[1]["note"]
     assert "against none" in table
+
+
+@pytest.mark.slow
+@pytest.mark.envoy
+def test_many_clients_have_every_change_and_a_rolling_restart_fails_no_request(tmp_path: Path) -> None:
+    for program in ("go", "envoy"):
+        require_binary(program)
+    count, file = 50, tmp_path / "clients.json"
+    sizes = ("--services", str(SERVICES), "--clients", str(count), "--repeat", "1", "--workers", "2")
+    bench("clients", *sizes, "--quiet", "--json", str(file), seconds=300)
+    measured = {m["event"]: m for m in json.loads(file.read_text())["measurements"]}
+    assert all((m["missing"], m["problems"], m["removed"]) == (0, [], 0) for m in measured.values())
+    assert measured["connect, cold"]["by_type"] == dict.fromkeys(("CDS", "EDS", "LDS", "RDS"), count)
+    assert measured["endpoint change"]["by_type"] == {"EDS": count}
+    assert measured["route edit"]["by_type"] == {"RDS": count}
+    restart = measured["restart of the second of two"]
+    assert restart["by_type"] == {"EDS": count}, "who comes back with versions is sent only what has changed"
+    assert int(restart["note"].rpartition(" ")[2]) > 0
 
 
 @pytest.mark.slow

@@ -1,0 +1,3 @@
+module mesh-pilot/bench/load
+
+go 1.22
