@@ -56,7 +56,7 @@ class FakeSet:
         self.gets = 0
 
     def snapshot(self) -> Snapshot:
-        self._world.fresh()
+        self._world.fresh(self.type_url)
         return self._snapshot
 
     def select(self, names: frozenset[str]) -> Snapshot:
@@ -109,7 +109,9 @@ class FakeWorld:
         self.sets = {type_url: FakeSet(type_url, self) for type_url in RESOURCE_TYPES}
         self.open_resources: list[FakeResources] = []
 
-    def open(self, proxy: Proxy, wake: Callable[[], None], requested: Callable[[str], frozenset[str]]) -> FakeResources:
+    def open(
+        self, proxy: Proxy, wake: Callable[[str], None], requested: Callable[[str], frozenset[str]]
+    ) -> FakeResources:
         opened = FakeResources(self, wake)
         self.open_resources.append(opened)
         return opened
@@ -125,32 +127,33 @@ class FakeWorld:
     ) -> Resource:
         resource = make_resource(name, type_url, (text or name).encode(), configs)
         self.sets[type_url].write(name, resource, on_demand=on_demand)
-        self._wake()
+        self._wake(type_url)
         return resource
 
     def remove(self, type_url: str, name: str) -> None:
         self.sets[type_url].write(name, None)
-        self._wake()
+        self._wake(type_url)
 
     def replace_set(self, type_url: str) -> None:
         """The scope of the proxies changed: they get another set."""
         self.sets[type_url] = self.sets[type_url].copy()
-        self._wake()
+        self._wake("")
 
-    def fresh(self) -> None:
+    def fresh(self, type_url: str) -> None:
         for resources in self.open_resources:
-            resources.woken = False
+            resources.woken -= {type_url, ""}
 
-    def _wake(self) -> None:
+    def _wake(self, type_url: str) -> None:
         for resources in self.open_resources:
-            resources.wake_once()
+            resources.wake_once(type_url)
 
 
 class FakeResources:
-    def __init__(self, world: FakeWorld, wake: Callable[[], None]) -> None:
+    def __init__(self, world: FakeWorld, wake: Callable[[str], None]) -> None:
         self._world = world
         self._wake = wake
-        self.woken = False
+        self.woken: set[str] = set()
+        """The types that were read by nobody since they changed."""
         self.closed = False
 
     is_known = True
@@ -163,10 +166,10 @@ class FakeResources:
     def explained(self, held: Mapping[str, Resource], *_: object) -> Mapping[str, Resource]:
         return held
 
-    def wake_once(self) -> None:
-        if not self.woken:
-            self.woken = True
-            self._wake()
+    def wake_once(self, type_url: str) -> None:
+        if type_url not in self.woken:
+            self.woken.add(type_url)
+            self._wake(type_url)
 
     def close(self) -> None:
         self.closed = True

@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import random
 import tracemalloc
+from unittest.mock import patch
 
 import pytest
 
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
 from mesh_pilot.xds.ads.encode import Encoder
+from mesh_pilot.xds.ads.ordering import PushOrder
+from mesh_pilot.xds.ads.subscription import Subscription
 from tests.xds.driver import Delta, Sotw
 from tests.xds.fake_world import FakeWorld, Walked
 
@@ -205,3 +208,24 @@ def test_a_change_is_put_together_once_for_all_clients_of_a_state(make: type[Cli
     assert all(len(responses) == 1 for responses in sent)
     assert len({id(responses[0].resources) for responses in sent}) == 1
     assert len({id(client.stream.client_state(ENDPOINT)) for client in clients}) == 1
+
+
+@pytest.mark.parametrize("make", [Sotw, Delta])
+def test_a_change_of_one_type_costs_a_stream_one_look_however_many_types_it_requests(make: type[Client]) -> None:
+    def looks(*more: str) -> tuple[int, int]:
+        world = world_of(10)
+        client = connect(world, make)
+        for type_url in more:
+            world.put(type_url, "one")
+            client.ask(type_url, "one")
+        client.settle()
+        refresh, pending = Subscription.refresh, PushOrder.pending
+        with (
+            patch.object(Subscription, "refresh", autospec=True, side_effect=refresh) as refreshed,
+            patch.object(PushOrder, "pending", autospec=True, side_effect=pending) as decided,
+        ):
+            world.put(ENDPOINT, "outbound|80||service-7.shop.svc.cluster.local", "new")
+            assert len(client.settle()) == 1
+        return refreshed.call_count, decided.call_count
+
+    assert looks() == looks(ROUTE, SECRET, EXTENSION) == (1, 1)

@@ -111,7 +111,7 @@ def listener(world: FakeWorld, table: str, *, stat_prefix: str = "web") -> None:
     message = Listener(name="web")
     message.filter_chains.add().filters.add(name="hcm").typed_config.Pack(manager)
     world.sets[LISTENER].write("web", make_resource("web", LISTENER, message.SerializeToString(deterministic=True)))
-    world._wake()
+    world._wake(LISTENER)
 
 
 @asynccontextmanager
@@ -274,7 +274,7 @@ async def test_a_version_that_was_put_back_does_not_warm_though_envoy_says_so(
         await trio.sleep(11)
         assert client.shown() == ["LDS web waits for SDS of-another-server"]
         client.world.sets[LISTENER].write("web", before)
-        client.world._wake()
+        client.world._wake(LISTENER)
         await take_change()
         await trio.sleep(30)
         assert client.shown() == []

@@ -39,7 +39,7 @@ class EnvoyWorld(FakeWorld):
     def put_message(self, type_url: str, name: str, message: Message) -> None:
         resource = make_resource(name, type_url, message.SerializeToString(deterministic=True))
         self.sets[type_url].write(name, resource)
-        self._wake()
+        self._wake(type_url)
 
     def put_cluster(self, name: str, *, timeout_seconds: int = 1, own_streams: int | None = None) -> None:
         """``own_streams``: its endpoints are asked for on streams of their own, of this kind."""

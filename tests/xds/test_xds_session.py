@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -24,6 +25,7 @@ from mesh_pilot.xds.ads.encode import Encoder
 from mesh_pilot.xds.ads.messages import Code, StreamError, Variant
 from mesh_pilot.xds.ads.session import Session
 from mesh_pilot.xds.ads.status import StatusRegistry
+from mesh_pilot.xds.ads.stream import Stream
 from tests.xds.fake_world import NODE, FakeWorld
 
 OPTIONS = XdsOptions(warming_seconds=3, reconnect_grace_seconds=0.2, nack_backoff_seconds=1, max_nack_backoff_seconds=5)
@@ -195,6 +197,26 @@ async def test_convergence_is_counted_from_the_publishing_to_the_last_ack(autoju
         await wait_all_tasks_blocked()
         convergence = client.registry.statistics().times.convergence_seconds
         assert (sum(convergence.counts), convergence.sum) == (2, pytest.approx(4))
+
+
+async def test_the_sender_sleeps_on_when_an_answer_leaves_nothing_to_send(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        for type_url in (CLUSTER, LISTENER):
+            client.ask(type_url)
+            await client.receive_and_ack()
+        await trio.sleep(60)
+        look = Stream.next_response
+        with patch.object(Stream, "next_response", autospec=True, side_effect=look) as looks:
+            client.publish(LISTENER, "a", "new")
+            await client.receive_and_ack()
+            await wait_all_tasks_blocked()
+            assert looks.call_count == 2, "the response, and that there is no other"
+            client.publish(CLUSTER, "a", "new")
+            response = await client.receive()
+            client.publish(CLUSTER, "a", "newer")
+            await wait_all_tasks_blocked()
+            client.ask(CLUSTER, response_nonce=response.nonce)
+            assert (await client.receive_and_ack()).version_info != response.version_info
 
 
 async def test_a_change_that_is_refused_is_not_counted(autojump_clock: MockClock) -> None:

@@ -110,6 +110,8 @@ class Overlays:
 
     def withheld_from(self, domains: Iterable[str]) -> tuple[Withheld, ...]:
         """The items withheld from a client of these domains: those of the narrowest one that says any, or none."""
+        if not self._indexes.withheld:
+            return ()
         return next((found for found in map(self._indexes.withheld.peek, domains) if found is not None), ())
 
     def _group_of(self, domains: Iterable[str]) -> str:
@@ -118,7 +120,8 @@ class Overlays:
 
     def old_values(self, node: str) -> tuple[NewValue, ...]:
         """The changed objects of which a client with this node id is served the old value."""
-        return self._sides().get(self._side_of(node), ())
+        rollout = self._indexes.rollout.peek(())
+        return self._sides().get(self._side_of(node), ()) if rollout is not None else ()
 
     def values_in_force(self, key: Key) -> list[tuple[Item, ...]]:
         """The values of an item that clients are served, before anything is withheld from them."""

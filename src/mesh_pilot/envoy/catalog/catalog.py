@@ -95,7 +95,7 @@ class WorldCatalog:
     def open(
         self,
         proxy: Proxy,
-        wake: Callable[[], None] = lambda: None,
+        wake: Callable[[str], None] = lambda type_url: None,
         requested: Callable[[str], frozenset[str]] = lambda _: NO_NAMES,
     ) -> WorldResources:
         """See ``xds.ads.resources.Catalog``."""
@@ -206,7 +206,7 @@ class WorldResources:
         proxy: Proxy,
         facts: ProxyFacts,
         own: Callable[[], IdentitySet | ProxyRoots] | None,
-        wake: Callable[[], None],
+        wake: Callable[[str], None],
         requested: Callable[[str], frozenset[str]],
     ) -> None:
         self.wake = wake
@@ -339,10 +339,10 @@ class WorldResources:
             parts: tuple[Part, ...] = sets
             if type_url == SECRET and self._find_own is not None:
                 self._own = self._find_own()
-                self._own.attach(self, self.wake)
+                self._own.attach(self, partial(self.wake, SECRET))
                 parts = (self._own, *parts)
             if type_url == PROXY_CONFIG and self._catalog._roots is not None:
-                self._catalog._roots.attach(self, self.wake)
+                self._catalog._roots.attach(self, partial(self.wake, PROXY_CONFIG))
                 roots = self._catalog._roots
                 parts = tuple(AgentSettingsSet(settings, roots) for settings in sets) or (roots,)
             store, before = self._catalog.snapshots, self._before.pop(type_url, EMPTY)
@@ -415,7 +415,7 @@ class WorldResources:
         self._failed.clear()
         self._watch.close()
         self._world.unfollow_domains((*self.proxy.domains, EVERYONE), self._retarget)
-        self.wake = lambda: None
+        self.wake = lambda type_url: None
         self.requested = lambda _: NO_NAMES
         self._catalog._open.pop(self, None)
         if self._catalog._by_proxy.get(self.proxy) is self:
@@ -457,7 +457,7 @@ class WorldResources:
 
     def _retarget(self) -> None:
         self._stale = True
-        self.wake()
+        self.wake("")
 
 
 def _requested_of(resources: ResourceSet, type_url: str) -> Set[str]:

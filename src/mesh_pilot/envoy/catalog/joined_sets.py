@@ -77,6 +77,7 @@ class JoinedSet:
     def __init__(self, store: SnapshotStore, parts: tuple[Part, ...]) -> None:
         self._parts = parts
         self._plans = tuple(part for part in parts if part.is_plan)
+        self._own = next((part for part in parts if isinstance(part, IdentitySet)), None)
         self._wildcard = Join(store, joined)
         self._all = Join(store, joined)
         self._selection = Selection(store)
@@ -132,10 +133,7 @@ class JoinedSet:
         return (part for part in self._parts if isinstance(part, ResourceSet))
 
     def awaited(self) -> frozenset[str]:
-        for part in self._parts:
-            if isinstance(part, IdentitySet):
-                return part.awaited
-        return NO_NAMES
+        return self._own.awaited if self._own is not None else NO_NAMES
 
     def get(self, name: str) -> Resource | None:
         for part in self._parts:

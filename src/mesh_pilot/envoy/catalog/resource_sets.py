@@ -114,7 +114,7 @@ class ResourceSet:
         """The resources that changed since; None: removed."""
         self._failed = OwnFailures(failures or Failures(), self)
         """By the name of the resource, or by the plan."""
-        self._wakers: dict[Hashable, Callable[[], None]] = {}
+        self._wakers: dict[Hashable, Callable[[str], None]] = {}
         self._planned = False
         self._fresh = False
 
@@ -266,7 +266,8 @@ class ResourceSet:
     def readers(self) -> tuple[Hashable, ...]:
         return tuple(self._wakers)
 
-    def attach(self, reader: Hashable, wake: Callable[[], None]) -> None:
+    def attach(self, reader: Hashable, wake: Callable[[str], None]) -> None:
+        """``wake`` is called with the type when the set may have changed."""
         self._wakers[reader] = wake
 
     def detach(self, reader: Hashable) -> bool:
@@ -290,7 +291,7 @@ class ResourceSet:
     def _wake(self) -> None:
         self._fresh = False
         for wake in self._wakers.values():
-            wake()
+            wake(self.type_url)
 
     def _follow_plan(self, plan: Query[PlanShards], taken: Collection[Query[Any]]) -> None:
         """Bring the names up to those of the plan; costs the shards that changed."""

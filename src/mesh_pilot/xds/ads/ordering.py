@@ -106,6 +106,11 @@ class PushOrder:
 
     # -- what the stream waits for
 
+    @property
+    def awaits_requests(self) -> bool:
+        """True while the client should request something first."""
+        return self._must_warm() or bool(self._reconnect_grace and self.awaited_referrers()) or self.awaits_clusters()
+
     def awaited_endpoints(self) -> frozenset[str]:
         return frozenset(self._warming) if self._must_warm() else NO_NAMES
 
@@ -188,13 +193,14 @@ class PushOrder:
     def pending(self, subscription: Subscription) -> PendingResponse | None:
         """The next response of a type, whether or not it has to wait for other types."""
         self._refresh(subscription)
+        if subscription.is_even:
+            return None
         if subscription.type_url == CLUSTER:
             if self._has_unknown_clusters:
                 self._assume_clusters(subscription)
             unsettled = _once(self._are_referrers_unsettled)
-            is_on_trial = bool(self._trial_of())
             return subscription.pending(
-                must_stay=lambda name: unsettled() and not (is_on_trial and subscription.has_never_had(name))
+                must_stay=lambda name: unsettled() and not (self._trial_of() and subscription.has_never_had(name))
             )
         if subscription.type_url == ENDPOINT:
             return subscription.pending(must_stay=self._is_cluster_retiring, stand_in=self._stand_in())
@@ -237,7 +243,8 @@ class PushOrder:
         return clusters.client_state if clusters is not None and is_suffixed else None
 
     def _refresh(self, subscription: Subscription) -> None:
-        subscription.refresh(self._source_of(subscription.type_url))
+        if subscription.is_stale:
+            subscription.refresh(self._source_of(subscription.type_url))
 
     # -- make
 
@@ -268,11 +275,13 @@ class PushOrder:
 
     def _must_warm(self) -> bool:
         """True if the client gets endpoints from us and lacks those of a new cluster."""
+        if not self._warming:
+            return False
         clusters, endpoints = self._subscriptions.get(CLUSTER), self._subscriptions.get(ENDPOINT)
-        source = self._source_of(ENDPOINT) if self._warming else None
+        source = self._source_of(ENDPOINT)
         if source is None or clusters is None or endpoints is None:
             return False
-        endpoints.refresh(source)
+        self._refresh(endpoints)
         self._warming = {
             name
             for name in self._warming

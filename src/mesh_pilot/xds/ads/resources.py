@@ -80,13 +80,13 @@ class Catalog(Protocol):
         ...
 
     def open(
-        self, proxy: Proxy, wake: Callable[[], None], requested: Callable[[str], frozenset[str]]
+        self, proxy: Proxy, wake: Callable[[str], None], requested: Callable[[str], frozenset[str]]
     ) -> ProxyResources:
         """The resources of a proxy.
 
-        ``wake`` is called from the reducer when a set that was read may have changed, at most once until it is read
-        again. It must not block. ``requested`` gives the names of a type that the proxy requests now; resources that
-        nobody requests any more are not kept.
+        ``wake`` is called from the reducer with the type of a set that was read and may have changed, at most once
+        until it is read again; with an empty text if all sets may be others. It must not block. ``requested`` gives the
+        names of a type that the proxy requests now; resources that nobody requests any more are not kept.
         """
         ...
 

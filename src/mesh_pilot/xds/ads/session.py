@@ -4,10 +4,13 @@ The sending task sleeps until a request comes or the proxy's resources wake it. 
 that task only: what changes meanwhile is merged in the state machine.
 
 Two tasks, because either side may be silent for hours while the other has much to say; one that does both would have to
-wait for two things at once, which is a nursery for each message. All state is in objects that belong to one of them, or
-that are only touched between two waits: `Stream` (what to send), `SessionObserver` (who learns of it), `NackPauses`,
-`Patience` and `Convergence` (times), `WarmingFollower`. A session that generates much takes turns with all others, in
-slices: the event loop belongs to thousands of streams, and the first push of one may take a second.
+wait for two things at once, which is a nursery for each message. A switch of tasks costs as much as a decision, so the
+sender is roused only when there may be something to send: most ACKs end in the receiver.
+
+All state is in objects that belong to one of them, or that are only touched between two waits: `Stream` (what to send),
+`SessionObserver` (who learns of it), `NackPauses`, `Patience` and `Convergence` (times), `WarmingFollower`. A session
+that generates much takes turns with all others, in slices: the event loop belongs to thousands of streams, and the
+first push of one may take a second.
 """
 
 from __future__ import annotations
@@ -51,8 +54,8 @@ class Call(Protocol):
 class Session:
     """One stream with its tasks.
 
-    Mutable state: the event that the sender sleeps on, whether the stream is up to date for the first time yet, and
-    whether and how it is to end.
+    Mutable state: where and until when the sender sleeps, whether it has to look again before it does, whether the
+    stream is up to date for the first time yet, and whether and how it is to end.
     """
 
     def __init__(
@@ -89,9 +92,11 @@ class Session:
             bounds=options.bounds,
         )
         connection.stream = self.stream
-        connection.look_again = lambda: self._news.set()
+        connection.look_again = self._rouse
         self._scope = trio.CancelScope()
-        self._news = trio.Event()
+        self._bed = trio.lowlevel.ParkingLot()
+        self._sleeps_until = inf
+        self._has_news = False
         self._is_new = True
         self._is_ending = False
         self._is_retiring = False
@@ -126,21 +131,27 @@ class Session:
         The client goes on from there on another connection.
         """
         self._is_retiring = True
-        self._news.set()
+        self._rouse()
 
     def push_again(self) -> None:
         """Send all that the client holds once more, changed or not."""
         self.stream.push_again()
-        self._news.set()
+        self._rouse()
 
     def _finish(self) -> None:
         self._is_ending = True
-        self._news.set()
+        self._rouse()
 
     def _wake(self) -> None:
         self._convergence.woken()
         self._connection.follower.woken()
-        self._news.set()
+        self._rouse()
+
+    def _rouse(self) -> None:
+        """Have the sender look for something to send."""
+        self._has_news = True
+        if self._bed:
+            self._bed.unpark()
 
     # -- the two tasks
 
@@ -165,8 +176,15 @@ class Session:
                 self._error = stream_error(error)
                 self._scope.cancel()
                 return
-            self._news.set()
+            if self._must_look():
+                self._rouse()
         self._finish()
+
+    def _must_look(self) -> bool:
+        """True after a request unless the sender sleeps, and has nothing to do before the time when it gets up."""
+        if self._is_new or self._is_retiring or self.stream.has_news or not self._bed:
+            return True
+        return self._rest(trio.current_time()) < self._sleeps_until
 
     def _parse(self, data: bytes) -> Request:
         try:
@@ -186,10 +204,10 @@ class Session:
     async def _send_all(self) -> None:
         """Send what there is to send, then sleep until there is more."""
         while True:
-            news = self._news = trio.Event()
-            if self._convergence.looked():
-                self._connection.follower.noted()
+            self._has_news = False
             began = trio.current_time()
+            if self._convergence.looked(began):
+                self._connection.follower.noted()
             if self.stream.has_work:
                 await self._work()
             if self._is_new:
@@ -199,20 +217,24 @@ class Session:
             if response is not None:
                 await self._send(response, began)
                 continue
-            self._note_quiet()
+            deadline = self._rest(began)
             self._is_new = self._is_new and self.stream.proxy is None
-            if self._is_ending or (self._is_retiring and self._is_settled()):
+            if self._is_ending or (self._is_retiring and self.stream.is_settled):
                 self._scope.cancel()
                 return
-            look_at = self._warming.look(self.stream, trio.current_time(), is_answered=self._is_answered())
-            deadline = min(self._patience.deadline(self.stream), self._pauses.deadline, look_at)
-            if deadline == inf:
-                await news.wait()
-                continue
-            with trio.move_on_at(deadline):
-                await news.wait()
-            if self._patience.end(self.stream):
-                self.observer.log.debug("client did not request endpoints of new clusters; continuing without")
+            if not self._has_news:
+                await self._sleep(deadline)
+
+    async def _sleep(self, deadline: float) -> None:
+        """Sleep until there may be something to send, or the deadline; if cancelled, the same."""
+        self._sleeps_until = deadline
+        if deadline == inf:
+            await self._bed.park()
+            return
+        with trio.move_on_at(deadline):
+            await self._bed.park()
+        if self._patience.end(self.stream):
+            self.observer.log.debug("client did not request endpoints of new clusters; continuing without")
 
     async def _work(self) -> None:
         """Generate what the client requests in slices, between which all others get their turn.
@@ -246,31 +268,29 @@ class Session:
             self._connection.written(response, len(encoded), sent)
             self._registry.times.pushed(response.type_url, len(encoded), sent - began, sent - ready)
 
-    def _note_quiet(self) -> None:
-        """Nothing to send: when nothing waits for an ACK either, the client is up to date with the last change."""
-        answers, convergence = self._context.answers, self._convergence
-        if answers.is_interested(self._connection.id) and self._is_answered():
+    def _rest(self, now: float) -> float:
+        """Note that there is nothing to send; returns until when, if nothing happens before.
+
+        When nothing waits for an ACK either, the client is up to date with the last change.
+        """
+        stream, answers, convergence = self.stream, self._context.answers, self._convergence
+        is_acked, awaits_requests = stream.is_acked, stream.awaits_requests
+        is_settled = is_acked and not awaits_requests
+        is_answered = is_settled and not self._pauses.on_hold()
+        if is_answered and answers.is_interested(self._connection.id):
             answers.settled(self._connection.id)
         follower = self._connection.follower
-        if not (convergence.is_open or follower.is_behind):
-            return
-        waiting = self.stream.waiting_for()
-        if follower.is_behind and not waiting.is_for_client:
-            follower.settled(trio.current_time())
-        if convergence.is_open and not waiting.acks:
-            convergence.accepted(counts=not self._connection.is_agent)
-
-    def _is_settled(self) -> bool:
-        return not self.stream.waiting_for().is_for_client
-
-    def _is_answered(self) -> bool:
-        """True if nothing waits for the client, and nothing waits to be sent."""
-        return not self._pauses.on_hold() and self._is_settled()
+        if is_settled and follower.is_behind:
+            follower.settled(now)
+        if is_acked and convergence.is_open:
+            convergence.accepted(now, counts=not self._connection.is_agent)
+        look_at = self._warming.look(stream, now, is_answered=is_answered)
+        return min(look_at, self._pauses.deadline, self._patience.deadline(stream, now, is_tried=awaits_requests))
 
     def _release(self) -> None:
         """End the pause after refusals."""
         self._pauses.end()
-        self._news.set()
+        self._rouse()
 
 
 def stream_error(error: StreamError | BoundError) -> StreamError:

@@ -99,17 +99,12 @@ class Waiting:
     do not exist. Envoy never does while it waits for those: end this waiting with ``end_reconnect_grace`` too. A
     Delta client that comes back with endpoints should too, before it gets any: their versions depend on clusters."""
 
-    @property
-    def is_for_client(self) -> bool:
-        """True while the client has to answer, or to request, something first."""
-        return bool(self.node or self.acks or self.endpoints or self.referrers or self.clusters)
-
 
 class Stream:
     """One stream of one client.
 
-    Mutable state: who the client is, its resources, a subscription for each type it requested, and the order between
-    them.
+    Mutable state: who the client is, its resources, a subscription for each type it requested, in the order in which
+    types are sent, and what the order has to wait for.
     """
 
     def __init__(
@@ -164,7 +159,7 @@ class Stream:
 
     def statistics(self) -> tuple[SubscriptionStatistics, ...]:
         """How each type is doing, in the order in which they are sent."""
-        return tuple(self._subscriptions[t].statistics() for t in RESOURCE_TYPES if t in self._subscriptions)
+        return tuple(each.statistics() for each in self._subscriptions.values())
 
     def client_state(self, type_url: str) -> Mapping[str, Resource]:
         """The resources of a type that the client should have now. Those that it brought with it have no bytes."""
@@ -215,6 +210,29 @@ class Stream:
     def is_refused(self, type_url: str, but: Container[Resource] = ()) -> bool:
         """True while anything of a type ``but`` these is not sent because the client has refused it as it is."""
         return self._subscriptions.get(type_url, _IDLE).is_refused(but)
+
+    @property
+    def is_acked(self) -> bool:
+        """True unless a response waits for its ACK."""
+        return not any(each.last.outstanding for each in self._subscriptions.values())
+
+    @property
+    def awaits_requests(self) -> bool:
+        """True while the client should request something first, see ``Waiting``."""
+        return self.proxy is None or self._order.awaits_requests
+
+    @property
+    def is_settled(self) -> bool:
+        """True unless the client has to answer, or to request, something first."""
+        return self.is_acked and not self.awaits_requests
+
+    @property
+    def has_news(self) -> bool:
+        """False if there is nothing to do or to send for certain: it costs little to ask."""
+        for each in self._subscriptions.values():
+            if each.last.outstanding is None and not each.is_even:
+                return True
+        return self.has_work or self._unserved.is_due
 
     def waiting_for(self) -> Waiting:
         return Waiting(
@@ -295,8 +313,7 @@ class Stream:
         subscription = self._subscriptions.get(type_url)
         first = subscription is None
         if subscription is None:
-            subscription = Subscription(type_url, self._variant, self._catalog.snapshots, self._bounds)
-            self._subscriptions[type_url] = subscription
+            subscription = self._subscribe(type_url)
         names = subscription.names
         if isinstance(request, DeltaRequest):
             self._on_delta(subscription, request, source, first)
@@ -304,13 +321,31 @@ class Stream:
             self._on_sotw(subscription, request, source, first)
         if first or subscription.names is not names:
             self._to_generate |= _GENERATED_FOR.get(type_url, {type_url})
+            if type_url == ROUTE and (hosts := self._subscriptions.get(VIRTUAL_HOST)) is not None:
+                hosts.is_stale = True
+
+    def _subscribe(self, type_url: str) -> Subscription:
+        """The first request of a type. Subscriptions stay in the order in which types are sent."""
+        added = Subscription(type_url, self._variant, self._catalog.snapshots, self._bounds)
+        found = {**self._subscriptions, type_url: added}
+        self._subscriptions.clear()
+        self._subscriptions.update((each, found[each]) for each in RESOURCE_TYPES if each in found)
+        return added
 
     def _identify(self, node: Node | None) -> ProxyResources:
         proxy = attrs.evolve(proxy_of(node), incremental=self._variant is Variant.DELTA and self._only is None)
         proxy = self.proxy = self._admit(proxy)
-        self._resources = self._catalog.open(proxy, self._wake, self._requested)
+        self._resources = self._catalog.open(proxy, self._woken, self._requested)
         self._observer.connected(proxy)
         return self._resources
+
+    def _woken(self, type_url: str) -> None:
+        """The resources of a type may have changed; of all types, without one."""
+        subscriptions = self._subscriptions
+        for each in [subscriptions.get(type_url)] if type_url else subscriptions.values():
+            if each is not None:
+                each.is_stale = True
+        self._wake()
 
     def _requested(self, type_url: str) -> frozenset[str]:
         """The names that the client subscribes to; for virtual hosts, the tables."""
@@ -380,9 +415,8 @@ class Stream:
         """
         if self._resources is not None and not self._resources.is_known:
             return None  # to say that there is nothing would take from a client what it has
-        for type_url in RESOURCE_TYPES:
-            subscription = self._subscriptions.get(type_url)
-            if subscription is None or subscription.last.outstanding is not None or type_url in on_hold:
+        for type_url, subscription in self._subscriptions.items():
+            if subscription.is_even or subscription.last.outstanding is not None or type_url in on_hold:
                 continue
             pending = self._order.pending(subscription)
             if pending is None or self._order.must_wait(subscription, pending, on_hold):

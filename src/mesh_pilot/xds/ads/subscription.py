@@ -85,6 +85,8 @@ class Subscription:
         self.wildcard = False
         self.names = NO_NAMES
         self.client_state = EMPTY
+        self.is_stale = True
+        """True if what the client should hold may have changed since ``refresh``."""
         self._desired = EMPTY
         self._awaited = NO_NAMES
         """Names that do not exist yet: the client waits for them."""
@@ -136,6 +138,7 @@ class Subscription:
         wildcard = has_wildcard or not self._has_named
         if wildcard == self.wildcard and now == self.names and not self._unnamed_by_stale:
             return
+        self.is_stale = True
         new, lost = without(now, self.names), without(self.names, now)
         self._check(len(now), new)
         self.names = now
@@ -165,6 +168,7 @@ class Subscription:
             if first:
                 self._set_wildcard(True)
             return
+        self.is_stale = True
         new, has_wildcard = self._store.shared(_parsed, self._store, tuple(subscribe))
         stopped = frozenset(unsubscribe).difference(subscribe)
         if WILDCARD in stopped:
@@ -199,7 +203,7 @@ class Subscription:
     def _set_wildcard(self, wildcard: bool) -> None:
         if wildcard == self.wildcard:
             return
-        self.wildcard = wildcard
+        self.wildcard, self.is_stale = wildcard, True
         self._desired = EMPTY
         self._answer_due = wildcard
         if not wildcard:
@@ -270,6 +274,13 @@ class Subscription:
             desired = self._store.overlay(desired, named) if self.wildcard else named
         self._desired = desired
         self._awaited = source.awaited() if source is not None else NO_NAMES
+        self.is_stale = False
+
+    @property
+    def is_even(self) -> bool:
+        """True if the client holds what it should and waits for nothing, for certain: costs little."""
+        is_same = self.client_state is self._desired and not self.is_stale
+        return is_same and not (self._requested or self._doubts.nacked or self._answer_due)
 
     def _changed(self) -> frozenset[str]:
         """The names by which the client's state differs from the desired one."""
@@ -310,8 +321,8 @@ class Subscription:
 
     def missing(self) -> frozenset[str]:
         """The names that the client subscribes to, does not have, and that do not exist. Call ``refresh`` before."""
-        if not self.names:
-            return NO_NAMES
+        if not self.names or (not self.wildcard and len(self.names) == len(self.client_state)):
+            return NO_NAMES  # a client without the wildcard holds nothing but these names
         lacking = self._store.shared(without, self.names, self.client_state.names)
         return frozenset(name for name in lacking if name not in self._desired.entries)
 

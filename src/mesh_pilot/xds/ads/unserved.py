@@ -59,6 +59,11 @@ class Unserved:
             unserved.names = names
         return is_first
 
+    @property
+    def is_due(self) -> bool:
+        """True if there is a response."""
+        return any(each.is_due and not each.is_unacked for each in self._types.values())
+
     def next_response(self) -> Response | None:
         """An empty response that is due, if there is one; it counts as sent."""
         for type_url, unserved in self._types.items():

@@ -59,14 +59,13 @@ class Patience:
         self._warming_until: float | None = None
         self._grace_until: float | None = None
 
-    def deadline(self, stream: Stream) -> float:
-        """When to go on without it; call it when there is nothing to send."""
-        waiting = stream.waiting_for()
-        in_grace = waiting.referrers or waiting.clusters
-        if not (waiting.endpoints or in_grace):
+    def deadline(self, stream: Stream, now: float, *, is_tried: bool) -> float:
+        """When to go on without it; call it when there is nothing to send. ``is_tried``: the stream awaits requests."""
+        if not is_tried:
             self._warming_until = self._grace_until = None
             return inf
-        now = trio.current_time()
+        waiting = stream.waiting_for()
+        in_grace = waiting.referrers or waiting.clusters
         self._warming_until = self._warming_until or now + self._warming_seconds if waiting.endpoints else None
         self._grace_until = self._grace_until or now + self._grace_seconds if in_grace else None
         return min(self._warming_until or inf, self._grace_until or inf)
@@ -104,11 +103,11 @@ class Convergence:
         if self._woken_at is None:
             self._woken_at = trio.current_time()
 
-    def looked(self) -> bool:
+    def looked(self, now: float) -> bool:
         """The stream looks for news; False if nothing has woken it."""
         if self._woken_at is None:
             return False
-        self._registry.times.waited(trio.current_time() - self._woken_at)
+        self._registry.times.waited(now - self._woken_at)
         self._woken_at = None
         if self._changed_at is None:
             self._changed_at = self._registry.published_at
@@ -117,10 +116,10 @@ class Convergence:
     def sending(self) -> None:
         self._has_sent = self._changed_at is not None
 
-    def accepted(self, *, counts: bool) -> None:
+    def accepted(self, now: float, *, counts: bool) -> None:
         """The client has accepted everything. An agent's stream does not count."""
         if self._has_sent and counts and self._changed_at is not None:
-            self._registry.times.converged(trio.current_time() - self._changed_at)
+            self._registry.times.converged(now - self._changed_at)
         self._changed_at, self._has_sent = None, False
 
     def refused(self) -> None:

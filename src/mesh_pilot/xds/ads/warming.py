@@ -47,6 +47,9 @@ _BY_REFERRER = {LISTENER: (ROUTE, SECRET, EXTENSION), CLUSTER: (SECRET, ENDPOINT
 _NEVER_ANSWERED = (ROUTE, SECRET, EXTENSION)
 """The types of which no answer about a name that does not exist ends the wait."""
 
+NOTED_TYPES = frozenset((*_BY_REFERRER, *_NEVER_ANSWERED))
+"""The types whose responses matter here."""
+
 Key = tuple[str, str, str]
 
 ReferencesOf = Callable[[Resource], References]
@@ -95,7 +98,7 @@ class WarmingWatch:
         return any(each.resource.type_url == type_url for each in self._seen.values())
 
     def note_sent(self, response: Response, now: float) -> None:
-        """The client is sent a response."""
+        """The client is sent a response of one of the ``NOTED_TYPES``."""
         type_url = response.type_url
         if type_url in _NEVER_ANSWERED and len(self._had) < MAX_HAD:
             self._had.update((type_url, resource.name) for resource in response.resources)
@@ -105,6 +108,11 @@ class WarmingWatch:
             touched = frozenset(response.touched)
             self._fresh.update((f"{type_url} {r.name}", r) for r in response.resources if r.name in touched)
             self._fresh_at = now
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing warms, and nothing is going to be looked at."""
+        return not (self._seen or self._fresh)
 
     def look(self, stream: Stream, report: Sequence[WarmingResource] | None, now: float, *, is_answered: bool) -> None:
         """Look at what warms. ``report``: the agent's, None without one. ``is_answered``: nothing waits for the client,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import structlog
 
@@ -32,6 +33,8 @@ class WarmingFollower:
         """Look at the client of a stream that has nothing to send; returns when to look again without news."""
         connection, watch = self._connection, self.watch
         watch.look(stream, connection.agents_report(), now, is_answered=is_answered)
+        if watch.is_idle and not (connection.warming or self._logged):
+            return inf
         connection.warming = watch.shown(now)
         if connection.warming or self._logged:
             self._write_log(stream)
