@@ -98,3 +98,12 @@ def test_settings_that_are_set_before_the_beginning_are_sent_and_hold_at_once() 
         assert not any(len(values) > 1 for values in connection.local_settings._settings.values())
     with needed("the bound of decoded headers is the decoder's"):
         assert connection.decoder.max_header_list_size == H2Connection.DEFAULT_MAX_HEADER_LIST_SIZE
+
+
+def test_the_settings_of_the_peer_may_be_replaced_by_others_of_the_same_values(server: H2Connection) -> None:
+    with needed("remote_settings is an attribute, read when it is needed, and changed by SETTINGS in place"):
+        server.receive_data(SettingsFrame(0, settings={4: 100}).serialize())
+        server.remote_settings = Settings(client=True, initial_values=dict(server.remote_settings))
+        server.receive_data(SettingsFrame(0, settings={4: 300, 3: 7}).serialize())
+        assert (server.remote_settings[4], server.remote_settings[3]) == (300, 7)
+        assert server.streams[1].outbound_flow_control_window == 300

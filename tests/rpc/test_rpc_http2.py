@@ -201,3 +201,19 @@ def test_streams_that_have_read_all_never_keep_the_window_of_their_connection() 
             assert not ours.take_in(message)
             ours.streams[number].inbox._take_message(3000)
     assert ours.http2._window > 100_000
+
+
+def test_peers_with_the_same_settings_share_them_until_one_changes_its_own() -> None:
+    one, other, third = (ServerSide() for _ in range(3))
+    for side in (one, other, third):
+        assert not side.take_in(preface(), SettingsFrame(0, settings={4: 70_000, 0xFFF: 1}).serialize())
+    assert one.http2.h2.remote_settings is other.http2.h2.remote_settings
+    assert not one.take_in(SettingsFrame(0, settings={4: 80_000}).serialize(), headers(1).serialize())
+    assert not other.take_in(headers(1).serialize())
+    found = [
+        (side.http2.h2.remote_settings[4], side.streams[1].h2.outbound_flow_control_window) for side in (one, other)
+    ]
+    assert found == [(80_000, 80_000), (70_000, 70_000)]
+    assert other.http2.h2.remote_settings is third.http2.h2.remote_settings
+    assert not other.take_in(SettingsFrame(0, settings={4: 80_000}).serialize())
+    assert other.http2.h2.remote_settings is one.http2.h2.remote_settings

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Protocol
 
 import h2.events
@@ -129,6 +129,7 @@ class Http2(Outbound):
         sent, in_force = _settings(self.limits, self._client_side)
         self.h2.decoder.max_header_list_size = _MAX_DECODED_HEADERS
         self.h2.local_settings = sent
+        self.h2.remote_settings = _peer_settings(not self._client_side, ())
         self.h2.max_inbound_frame_size = largest(FrameKind.DATA)
         self.h2.initiate_connection()
         self.h2.local_settings = in_force
@@ -258,11 +259,20 @@ class Http2(Outbound):
             pass
         elif kind == FrameKind.GOAWAY and not (self._in_block or stream_id or size < 8):
             self._owner.goaway(int.from_bytes(payload[:4], "big") & _MAX_31)
+        elif kind == FrameKind.SETTINGS and not flags & _ACK and not self._in_block:
+            self._take_settings(head + payload)
         else:
             self._show_h2(head + payload)
         if kind in _BLOCK_KINDS:
             self._in_block = not flags & _END_HEADERS
         return units + (_HEADERS_WORK if kind == FrameKind.HEADERS else 1)
+
+    def _take_settings(self, frame: bytes | bytearray) -> None:
+        """Have h2 change the peer's settings, of which most peers have the same: those are shared."""
+        is_client = not self._client_side
+        self.h2.remote_settings = _new_settings(is_client, tuple(self.h2.remote_settings.items()))
+        self._show_h2(frame)
+        self.h2.remote_settings = _peer_settings(is_client, tuple(self.h2.remote_settings.items()))
 
     def _widen(self, stream_id: int, payload: bytes) -> bool:
         """Open an outbound window. False leaves it to h2: the frame is wrong, or for no stream with an owner."""
@@ -430,6 +440,14 @@ def _settings(limits: Limits, client_side: bool) -> tuple[Settings, Settings]:
     sent = Settings(client=client_side, initial_values=settings)
     settings[SettingCodes.MAX_CONCURRENT_STREAMS] = _MAX_31
     return sent, Settings(client=client_side, initial_values=settings)
+
+
+def _new_settings(is_client: bool, values: tuple[tuple[SettingCodes | int, int], ...]) -> Settings:
+    return Settings(client=is_client, initial_values=dict(values))  # type: ignore[arg-type]
+
+
+_peer_settings = lru_cache(maxsize=64)(_new_settings)
+"""Settings of a peer, in force, which all connections with the same share until theirs change: they take 4 KB."""
 
 
 def _empty_data(flags: int, stream_id: int) -> bytes:

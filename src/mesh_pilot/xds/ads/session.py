@@ -1,4 +1,4 @@
-"""One stream on the wire: a task that reads requests, a task that sends the responses of the state machine.
+"""One stream on the wire: the call's own task reads requests, another one sends the responses of the state machine.
 
 The sending task sleeps until a request comes or the proxy's resources wake it. A client that does not read holds up
 that task only: what changes meanwhile is merged in the state machine.
@@ -111,10 +111,10 @@ class Session:
         If cancelled, nothing is left but the state machine, which the caller closes.
         """
         try:
-            with trio.CancelScope() as self._scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._receive_all)
-                    nursery.start_soon(self._send_all)
+            async with trio.open_nursery() as nursery:
+                self._scope = nursery.cancel_scope
+                nursery.start_soon(self._send_all)
+                await self._receive_all()
         except* StreamTerminatedError:
             pass  # the client is gone, and there is nobody to tell
         if self._error is not None:

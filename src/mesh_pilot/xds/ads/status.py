@@ -148,7 +148,7 @@ class Connection:
         self.connected_at = registry.now()
         self.stream: Stream | None = None
         self.proxy: Proxy | None = None
-        self.nacks: deque[NackRecord] = deque(maxlen=MAX_NACKS_PER_STREAM)
+        self.nacks: tuple[NackRecord, ...] = ()
         self.warming: tuple[Warming, ...] = ()
         """The resources that it has accepted, and does not use though it has had the time."""
         self.report: tuple[WarmingResource, ...] | None = None
@@ -206,7 +206,7 @@ class Connection:
 
     def rejected(self, nack: Nack) -> None:
         record = NackRecord(self._registry.now(), nack)
-        self.nacks.append(record)
+        self.nacks = (*self.nacks, record)[-MAX_NACKS_PER_STREAM:]
         self._types[nack.type_url].rejects += 1
         self._registry.rejected(record)
         self.follower.refused(_revision_nack(record), nack.type_url)
@@ -241,7 +241,7 @@ class Connection:
             connected_at=self.connected_at,
             types=types,
             waiting=self.stream.waiting_for() if self.stream else Waiting(node=True),
-            nacks=tuple(self.nacks),
+            nacks=self.nacks,
             position=self.position(),
             warming=self.warming,
             certificate_end=self.certificate_end,
