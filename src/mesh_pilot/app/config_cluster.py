@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.kubernetes.apiserver import Access, ApiClient, ApiServerError, KubernetesError, Object
-from mesh_pilot.kubernetes.apiserver.holder import ConfigHolder
-from mesh_pilot.kubernetes.source import ConfigSelection, KubernetesSource
-from mesh_pilot.kubernetes.source.mesh_maps import CONFIG_MAPS, MeshMapNames, mesh_of
-from mesh_pilot.kubernetes.source.secret_accounts import SecretAccounts
-from mesh_pilot.kubernetes.source.selection import ObjectObserver
 from mesh_pilot.model.config import ConfigError
-from mesh_pilot.sources.base.contract import FollowsMesh, Source
+from mesh_pilot.sources.base.contract import FollowsMesh, Registry, Source
 from mesh_pilot.world import World
+
+if TYPE_CHECKING:
+    from mesh_pilot.kubernetes.apiserver import Access, ApiClient, Object
+    from mesh_pilot.kubernetes.apiserver.holder import ConfigHolder
+    from mesh_pilot.kubernetes.source import KubernetesSource
+    from mesh_pilot.kubernetes.source.mesh_maps import MeshMapNames
+    from mesh_pilot.kubernetes.source.secret_accounts import SecretAccounts
+    from mesh_pilot.kubernetes.source.selection import ObjectObserver
 
 log = structlog.get_logger(scope="bootstrap")
 
@@ -35,14 +38,25 @@ _NOT_FOUND = 404
 Key = tuple[str, ...]
 
 
+def config_holder(registries: Sequence[Registry]) -> ConfigHolder | None:
+    """The registry whose API server holds configuration; None: there is none."""
+    if not registries:
+        return None
+    from mesh_pilot.kubernetes.apiserver.holder import ConfigHolder
+
+    return next((each for each in registries if isinstance(each, ConfigHolder)), None)
+
+
 def config_access(settings: Settings) -> Access | None:
     """The API server that holds configuration; None: there is none."""
-    return next((each.access for each in settings.registries if isinstance(each, ConfigHolder)), None)
+    holder = config_holder(settings.registries)
+    return holder.access if holder is not None else None
 
 
 def own_cluster_id(settings: Settings) -> str:
     """The id of the cluster that holds configuration; empty: there is none."""
-    return next((each.cluster_id for each in settings.registries if isinstance(each, ConfigHolder)), "")
+    holder = config_holder(settings.registries)
+    return holder.cluster_id if holder is not None else ""
 
 
 def cluster_source(
@@ -52,6 +66,8 @@ def cluster_source(
     access = config_access(settings)
     if access is None:
         return None
+    from mesh_pilot.kubernetes.source import ConfigSelection, KubernetesSource
+
     selection = ConfigSelection(secrets=True, mesh=_maps(settings), revision=settings.revision)
     return KubernetesSource(access, name=NAME, selection=selection, observer=observer, accounts=accounts)
 
@@ -66,6 +82,8 @@ async def cluster_mesh(
     access = config_access(settings)
     if access is None:
         return None
+    from mesh_pilot.kubernetes.apiserver import KubernetesError
+
     try:
         if last is not None:
             try:
@@ -84,6 +102,9 @@ async def cluster_mesh(
 
 async def _read_mesh(access: Access, names: MeshMapNames, seconds: float) -> MeshConfig | None:
     """Raises KubernetesError, ConfigError."""
+    from mesh_pilot.kubernetes.apiserver import ApiClient, KubernetesError
+    from mesh_pilot.kubernetes.source.mesh_maps import mesh_of
+
     # One deadline around it all: a credential plugin, the connection, and each answer have times of their own.
     with trio.move_on_after(seconds):
         async with ApiClient(access, answer_seconds=seconds) as client:
@@ -93,6 +114,9 @@ async def _read_mesh(access: Access, names: MeshMapNames, seconds: float) -> Mes
 
 
 async def _config_map(client: ApiClient, names: MeshMapNames, name: str) -> Object | None:
+    from mesh_pilot.kubernetes.apiserver import ApiServerError
+    from mesh_pilot.kubernetes.source.mesh_maps import CONFIG_MAPS
+
     try:
         return await client.get(CONFIG_MAPS.path("v1", names.namespace, name))
     except ApiServerError as error:
@@ -102,6 +126,8 @@ async def _config_map(client: ApiClient, names: MeshMapNames, name: str) -> Obje
 
 
 def _maps(settings: Settings) -> MeshMapNames:
+    from mesh_pilot.kubernetes.source.mesh_maps import MeshMapNames
+
     return MeshMapNames(
         namespace=settings.namespace,
         revision=settings.revision,

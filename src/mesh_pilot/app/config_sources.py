@@ -9,17 +9,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettingsTlSmode as Mode
-from mesh_pilot.kubernetes.apiserver import KubernetesError, load_access
-from mesh_pilot.kubernetes.source import kubernetes_source
 from mesh_pilot.net.rpc import AddressError, CertificateFiles, TlsError, TlsSource, client_tls, parse_address
 from mesh_pilot.sources.base.contract import Source, SourceError
 from mesh_pilot.sources.files import file_source
-from mesh_pilot.sources.mcp.source import McpServer, mcp_source, xds_source
-from mesh_pilot.xds.mcp.identity import PlaneIdentity
+
+if TYPE_CHECKING:
+    from mesh_pilot.sources.mcp.source import McpServer
+    from mesh_pilot.xds.mcp.identity import PlaneIdentity
 
 ISTIO_CERTIFICATES = Path("/etc/certs")
 """The folder of a control plane's own certificate in Istio: TLS mode ISTIO_MUTUAL uses it."""
@@ -41,6 +42,8 @@ def source_of(config: ConfigSource, identity: PlaneIdentity, revision: str = "")
                 raise ConfigSourceError(f"config source {config.address}: a folder is fs:///and/its/path")
             return file_source([rest], name=config.address)
         case "mcp" | "xds":
+            from mesh_pilot.sources.mcp.source import mcp_source, xds_source
+
             server = _server(config, rest)
             return xds_source(server, identity) if scheme == "xds" else mcp_source(server, identity)
         case "k8s":
@@ -51,6 +54,9 @@ def source_of(config: ConfigSource, identity: PlaneIdentity, revision: str = "")
                 )
             if config.tls_settings is not None:
                 raise ConfigSourceError(f"config source {config.address}: a kubeconfig says all about TLS itself")
+            from mesh_pilot.kubernetes.apiserver import KubernetesError, load_access
+            from mesh_pilot.kubernetes.source import kubernetes_source
+
             try:
                 access = load_access(Path(rest) if rest else None)
             except KubernetesError as error:
@@ -69,6 +75,8 @@ def is_server(address: str) -> bool:
 
 
 def _server(config: ConfigSource, address: str) -> McpServer:
+    from mesh_pilot.sources.mcp.source import McpServer
+
     settings = config.tls_settings
     try:
         parse_address(address)

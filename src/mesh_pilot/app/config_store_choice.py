@@ -6,10 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mesh_pilot.consul.source import ConsulRegistry
-from mesh_pilot.consul.stores.config import ConsulConfigKeys
-from mesh_pilot.kubernetes.apiserver.holder import ConfigHolder
-from mesh_pilot.kubernetes.stores.config import KubernetesObjects
+from mesh_pilot.app.config_cluster import config_holder
 from mesh_pilot.sources.base.contract import Registry
 from mesh_pilot.sources.config_store.base import ConfigStore, ConfigStoreError
 from mesh_pilot.sources.config_store.folder import ConfigFolder
@@ -25,7 +22,9 @@ def store_of(text: str, folders: Sequence[Path], registries: Sequence[Registry],
     Raises ConfigStoreError if no source reads it: what is written would never come into force.
     """
     if text == KUBERNETES:
-        holder = next((each for each in registries if isinstance(each, ConfigHolder)), None)
+        from mesh_pilot.kubernetes.stores.config import KubernetesObjects
+
+        holder = config_holder(registries)
         if holder is None:
             raise ConfigStoreError(f"--config-store {text}: no Kubernetes is read; name one with --kubeconfig")
         return KubernetesObjects(holder.access, cluster)
@@ -44,6 +43,9 @@ def store_of(text: str, folders: Sequence[Path], registries: Sequence[Registry],
 
 
 def _consul(text: str, registries: Sequence[Registry]) -> ConfigStore:
+    from mesh_pilot.consul.source import ConsulRegistry
+    from mesh_pilot.consul.stores.config import ConsulConfigKeys
+
     prefix = text.removeprefix(CONSUL).strip("/")
     registry = next((each for each in registries if isinstance(each, ConsulRegistry)), None)
     if registry is None:

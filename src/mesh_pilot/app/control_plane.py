@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -33,7 +34,9 @@ from mesh_pilot.app.upkeep import end_revoked_connections, look_after, report
 from mesh_pilot.ops.causes.now import PlaneNow
 from mesh_pilot.replicas.workers.slot import WorkerSlot
 from mesh_pilot.sources.base.contract import Source
-from mesh_pilot.sources.mcp.sink_server import SinkServer
+
+if TYPE_CHECKING:
+    from mesh_pilot.sources.mcp.sink_server import SinkServer
 
 __all__ = ["ControlPlane", "control_plane"]
 

@@ -24,16 +24,14 @@ import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.app.access import access_file, gate_of, tls_of
-from mesh_pilot.app.config_cluster import cluster_source, follow_mesh, own_cluster_id, tell_mesh
+from mesh_pilot.app.config_cluster import cluster_source, config_access, follow_mesh, own_cluster_id, tell_mesh
 from mesh_pilot.app.config_store import config_store_of, http_limits
 from mesh_pilot.app.core import Core, core_of, election_of, reducer_of, serve_debug_types
 from mesh_pilot.app.faults import excuse, known_mesh
 from mesh_pilot.app.identity import Identities, federation_of, open_identities
-from mesh_pilot.app.proxy_accounts import ProxyAccounts
 from mesh_pilot.app.registration import registrar_of
 from mesh_pilot.app.serving import ControlPlane
 from mesh_pilot.app.settings import Settings, StartError
-from mesh_pilot.app.shared_owners import SharedOwners, share_owners
 from mesh_pilot.app.sockets import Addresses, Sockets, open_sockets
 from mesh_pilot.app.sources import (
     ConfigSourcesWatch,
@@ -49,8 +47,6 @@ from mesh_pilot.app.sources import (
 from mesh_pilot.app.state import past_proxies, restore
 from mesh_pilot.app.status import live_objects, write_status
 from mesh_pilot.identity.authority.authority import root_for_this_run
-from mesh_pilot.kubernetes.status.live import LiveObjects
-from mesh_pilot.kubernetes.status.writer import StatusWriter
 from mesh_pilot.net.http.connection import App
 from mesh_pilot.net.http.server import HttpServer
 from mesh_pilot.net.rpc.net import address_of
@@ -76,7 +72,6 @@ from mesh_pilot.sources.base.supervisor import Supervising, Supervisor
 from mesh_pilot.sources.files.source import FileSource
 from mesh_pilot.sources.gateway_hosts.source import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
-from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.sources.wasm.source import ModuleSource
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.host_admission import HostAdmission
@@ -85,7 +80,12 @@ from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
 
 if TYPE_CHECKING:
+    from mesh_pilot.app.proxy_accounts import ProxyAccounts
+    from mesh_pilot.app.shared_owners import SharedOwners
     from mesh_pilot.app.webhooks import Webhooks
+    from mesh_pilot.kubernetes.status.live import LiveObjects
+    from mesh_pilot.kubernetes.status.writer import StatusWriter
+    from mesh_pilot.sources.mcp.sink_server import SinkServer
 
 Port = tuple[HttpServer, Sequence[trio.SocketListener]]
 
@@ -106,7 +106,8 @@ class _Inputs:
     """The domain of bare host names; empty: that of their namespace's services."""
     live: LiveObjects | None
     """The objects in Kubernetes whose status is written; None: no status is."""
-    accounts: ProxyAccounts
+    accounts: ProxyAccounts | None
+    """The accounts of proxies, for the Kubernetes that holds configuration; None: there is none."""
     sink: SinkServer | None
     election: Election
     registrar: Registrar
@@ -204,7 +205,7 @@ async def first_worker(
             sink=inputs.sink,
             election=inputs.election,
             owners=owners,
-            shared_owners=share_owners(settings, inputs.election, owners),
+            shared_owners=_shared_owners(settings, inputs.election, owners),
             recorder=recorder,
             outcomes=outcomes,
             workers=workers,
@@ -223,8 +224,9 @@ async def _inputs(
     more_sources: Sequence[Source],
     stack: ExitStack,
 ) -> _Inputs:
-    live, accounts = live_objects(settings), ProxyAccounts()
-    named = source_list(settings, mesh, addresses.grpc, cluster_source(settings, live, accounts.rulings))
+    live, accounts = live_objects(settings), _accounts(settings)
+    cluster = cluster_source(settings, live, accounts.rulings if accounts is not None else None)
+    named = source_list(settings, mesh, addresses.grpc, cluster)
     tell_mesh([*named, *more_sources], mesh)
     short_names_in = short_name_domain(settings, [*named, *more_sources])
     world = World(
@@ -263,6 +265,14 @@ async def _inputs(
         election=election,
         registrar=registrar,
     )
+
+
+def _accounts(settings: Settings) -> ProxyAccounts | None:
+    if config_access(settings) is None:
+        return None
+    from mesh_pilot.app.proxy_accounts import ProxyAccounts
+
+    return ProxyAccounts()
 
 
 def _reducer(settings: Settings, mesh: MeshConfig | None, inputs: _Inputs, owners: HostOwnership) -> Reducer:
@@ -338,6 +348,14 @@ def _for_workers(settings: Settings) -> Settings:
     )
 
 
+def _shared_owners(settings: Settings, election: Election, owners: HostOwnership) -> SharedOwners | None:
+    if settings.election is None:
+        return None
+    from mesh_pilot.app.shared_owners import share_owners
+
+    return share_owners(settings, election, owners)
+
+
 def _webhooks(settings: Settings, inputs: _Inputs, *, is_ready: Callable[[], bool]) -> Webhooks | None:
     if settings.webhooks is None:
         return None
@@ -351,10 +369,11 @@ def _reports(
 ) -> tuple[StatusWriter | None, Effects]:
     """The writer of status, and the effects of revisions on all proxies; other workers are asked if anybody reads
     them."""
-    is_read = inputs.accounts.rulings.is_used or inputs.live is not None or settings.state is not None
+    accounts = inputs.accounts if inputs.accounts is not None and inputs.accounts.rulings.is_used else None
+    is_read = accounts is not None or inputs.live is not None or settings.state is not None
     effects: Effects = workers.follow_effects(core.xds.status) if workers is not None and is_read else core.xds.status
-    if inputs.accounts.rulings.is_used:
-        inputs.accounts.follow(core.xds.status, effects)
+    if accounts is not None:
+        accounts.follow(core.xds.status, effects)
     if inputs.live is None:
         return None, effects
     return write_status(settings, inputs.live, core, inputs.election, effects, is_alone=workers is None), effects

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import structlog
@@ -28,7 +28,6 @@ import trio
 from mesh_pilot.app import known_ca
 from mesh_pilot.app.config_callers import ConfigCallers
 from mesh_pilot.app.settings import Settings, StartError
-from mesh_pilot.consul.identity.ca_store import ConsulStore
 from mesh_pilot.identity.authenticators.authentication import NOBODY, Authentication, admission
 from mesh_pilot.identity.authenticators.client_certificate import ClientCertificate, read_certificate
 from mesh_pilot.identity.authenticators.join_token import JoinToken
@@ -44,7 +43,6 @@ from mesh_pilot.identity.certificates.secrets import Issuer
 from mesh_pilot.identity.certificates.server_certificate import ServerCertificate, default_names
 from mesh_pilot.identity.certificates.service import CertificateService
 from mesh_pilot.identity.signers.signing import AuditedSigner, SignedPeriods, Signer, SigningError
-from mesh_pilot.identity.signers.vault.signer import VaultSigner
 from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.identity.trust.bundles import TrustStore
 from mesh_pilot.identity.trust.callers import (
@@ -58,7 +56,6 @@ from mesh_pilot.identity.trust.callers import (
 )
 from mesh_pilot.identity.trust.federation import Federation, fetching
 from mesh_pilot.identity.trust.validity import ValidityPeriod, ValidityWatch
-from mesh_pilot.kubernetes.apiserver import KubernetesError
 from mesh_pilot.kubernetes.identity.foreign_tokens import foreign_token_authenticators
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.spiffe import parse_identity
@@ -76,6 +73,9 @@ from mesh_pilot.sources.gateway_hosts.source import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.wasm.source import ModuleSource
 from mesh_pilot.world import World
+
+if TYPE_CHECKING:
+    from mesh_pilot.identity.signers.vault.signer import VaultSigner
 
 log = structlog.get_logger(scope="security")
 
@@ -232,6 +232,8 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
     revoked = RevokedIdentities(_now)
     try:
         if settings.vault is not None:
+            from mesh_pilot.identity.signers.vault.signer import VaultSigner
+
             unaudited: Signer = (vault := VaultSigner(settings.vault, trust, _now))
             if store is not None:
                 revoked.untils = read_identities((await store.read()).files, store.place)
@@ -365,6 +367,8 @@ def credentials_of(call: ServerStream[Any, Any]) -> Credentials:
 def _store(settings: Settings) -> MaterialStore | None:
     """The store of the CA; None for a root for this run, or where somebody else signs."""
     if settings.ca_store is not None:
+        from mesh_pilot.consul.identity.ca_store import ConsulStore
+
         return ConsulStore(settings.ca_store)
     return FolderStore(settings.ca_dir) if settings.ca_dir is not None else None
 
@@ -377,7 +381,7 @@ def _join_tokens(settings: Settings) -> JoinTokens | None:
 def _foreign_tokens(settings: Settings, known: TrustDomainsNow) -> tuple[Authenticator, ...]:
     try:
         return foreign_token_authenticators(settings.foreign_tokens, known)
-    except (TokenIssuerError, KubernetesError, SourceError) as error:
+    except (TokenIssuerError, SourceError) as error:
         raise StartError(str(error)) from error
 
 

@@ -7,9 +7,6 @@ from functools import partial
 
 from mesh_pilot.app.identity import trust_domains
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.consul.client.kv import ConsulKv
-from mesh_pilot.consul.election.lock import ConsulElectionSettings
-from mesh_pilot.consul.stores.registrations import ConsulRecords
 from mesh_pilot.replicas.election.base import Election
 from mesh_pilot.replicas.registration.admission import AdmissionRules
 from mesh_pilot.replicas.registration.registrar import Message, Registrar, WorkloadAdmission
@@ -22,6 +19,12 @@ ANSWER_SECONDS = 5.0
 def registrar_of(settings: Settings, election: Election) -> Registrar:
     """The registrar; where replicas elect a leader in Consul, they share its records there."""
     own, elected = settings.registration, settings.election
+    if elected is None:
+        return Registrar(election, grace_seconds=own.grace_seconds)
+    from mesh_pilot.consul.client.kv import ConsulKv
+    from mesh_pilot.consul.election.lock import ConsulElectionSettings
+    from mesh_pilot.consul.stores.registrations import ConsulRecords
+
     if not isinstance(elected, ConsulElectionSettings):
         return Registrar(election, grace_seconds=own.grace_seconds)
     kv = ConsulKv(elected.agent, elected.datacenter, ANSWER_SECONDS)

@@ -333,12 +333,11 @@ def fault_of(error: ConfigError) -> StartError:
 @contextmanager
 def start_errors() -> Iterator[None]:
     """Raise errors of the rooms below, each one line, as StartError."""
-    from mesh_pilot.kubernetes.apiserver import KubernetesError
     from mesh_pilot.model.config import ConfigError
     from mesh_pilot.net.rpc import RpcError
     from mesh_pilot.sources.base.contract import SourceError
 
     try:
         yield
-    except (ConfigError, SourceError, KubernetesError, RpcError) as error:
+    except (ConfigError, SourceError, RpcError) as error:
         raise StartError(str(error)) from error

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import structlog
@@ -37,10 +38,12 @@ from mesh_pilot.sources.files.mesh import NAME as MESH
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
 from mesh_pilot.sources.gateway_hosts.source import GatewayHosts
 from mesh_pilot.sources.jwks import KeySetNeed, KeySource, wanted_by
-from mesh_pilot.sources.mcp.sink_server import SinkDoor, SinkServer
 from mesh_pilot.sources.wasm.source import Asked, ModuleSource, asked_by
 from mesh_pilot.world import World
 from mesh_pilot.xds.mcp.identity import PlaneIdentity, plane_id_of
+
+if TYPE_CHECKING:
+    from mesh_pilot.sources.mcp.sink_server import SinkServer
 
 log = structlog.get_logger(scope="bootstrap")
 
@@ -89,6 +92,7 @@ def sink_server(settings: Settings, mesh: MeshConfig | None, address: str, ident
     """The dialled source; None without an address. On loopback it is plaintext unless a certificate is named."""
     if not settings.mcp_sink_addr:
         return None
+    from mesh_pilot.sources.mcp.sink_server import SinkDoor, SinkServer
 
     def tls_at(addresses: Sequence[str]) -> TlsSource | None:
         is_named = settings.tls is not None and settings.tls.certificate is not None

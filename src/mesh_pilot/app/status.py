@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
 from mesh_pilot.app.config_cluster import config_access
 from mesh_pilot.app.core import Core
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.kubernetes.status.conditions import ConditionReports
-from mesh_pilot.kubernetes.status.distribution import DistributionReports
-from mesh_pilot.kubernetes.status.held_events import HeldEvents
-from mesh_pilot.kubernetes.status.live import LiveObjects
-from mesh_pilot.kubernetes.status.messages import MessageReports
-from mesh_pilot.kubernetes.status.writer import StatusWriter
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.replicas.election.base import Election, Term, Work
 from mesh_pilot.safety.state.revision_log import Effects
 from mesh_pilot.world.reducer import Published
 
+if TYPE_CHECKING:
+    from mesh_pilot.kubernetes.status.distribution import DistributionReports
+    from mesh_pilot.kubernetes.status.live import LiveObjects
+    from mesh_pilot.kubernetes.status.writer import StatusWriter
+
 
 def live_objects(settings: Settings) -> LiveObjects | None:
     """The objects whose status is written; None: there is none to write."""
-    return LiveObjects() if settings.status.is_on and config_access(settings) is not None else None
+    if not settings.status.is_on or config_access(settings) is None:
+        return None
+    from mesh_pilot.kubernetes.status.live import LiveObjects
+
+    return LiveObjects()
 
 
 def write_status(
@@ -34,6 +38,12 @@ def write_status(
 
     Before the election runs.
     """
+    from mesh_pilot.kubernetes.status.conditions import ConditionReports
+    from mesh_pilot.kubernetes.status.distribution import DistributionReports
+    from mesh_pilot.kubernetes.status.held_events import HeldEvents
+    from mesh_pilot.kubernetes.status.messages import MessageReports
+    from mesh_pilot.kubernetes.status.writer import StatusWriter
+
     access = config_access(settings)
     assert access is not None
     writer = StatusWriter(access, live, per_second=settings.status.per_second)

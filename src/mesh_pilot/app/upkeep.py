@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -11,10 +12,12 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.net.rpc import Server
 from mesh_pilot.ops.observers.problem_log import ProblemLog
 from mesh_pilot.ops.process.memory import MemoryRelease
-from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.traffic.table import TrafficTable
 from mesh_pilot.world import World
 from mesh_pilot.xds.ads.server import XdsServer
+
+if TYPE_CHECKING:
+    from mesh_pilot.sources.mcp.sink_server import SinkServer
 
 TRIM_SECONDS = 15.0
 """The interval at which resources of disconnected proxies are dropped: they stay for one to two intervals."""

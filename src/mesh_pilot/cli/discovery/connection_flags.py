@@ -15,8 +15,10 @@ from mesh_pilot.app.settings import Settings
 from mesh_pilot.model.flags import FlagKind, flag, group
 
 if TYPE_CHECKING:
+    from mesh_pilot.consul.identity.authenticator import ConsulTokenSettings
     from mesh_pilot.kubernetes.apiserver import Access
     from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
+    from mesh_pilot.kubernetes.identity.token_review import KubernetesTokenSettings
     from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettings
     from mesh_pilot.kubernetes.webhooks.settings import WebhookSettings
     from mesh_pilot.net.rpc import CertificateFiles, Limits
@@ -146,28 +148,34 @@ class ForeignTokenFlags:
 
     def settings(self, registries: tuple[Registry, ...], *, needs_kubeconfig: bool) -> ForeignTokenSettings:
         """``needs_kubeconfig``: something else reads the kubeconfig. Raises UsageError."""
-        from mesh_pilot.consul.identity.authenticator import ConsulTokenSettings
-        from mesh_pilot.consul.source import ConsulRegistry
         from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
-        from mesh_pilot.kubernetes.identity.token_review import KubernetesTokenSettings
 
-        datacenters = [r.datacenters[0] for r in registries if isinstance(r, ConsulRegistry)]
-        if self.consul and not datacenters:
-            raise click.UsageError("--accept-consul-tokens needs an agent to ask: --consul-server-url")
         if self.trust_namespaces and not self.consul:
             raise click.UsageError("--trust-consul-namespaces is about the tokens of --accept-consul-tokens")
         if self.kubeconfig and not self.kubernetes and not needs_kubeconfig:
             raise click.UsageError(
                 "--kubernetes-kubeconfig needs --accept-kubernetes-tokens or --leader-election kubernetes"
             )
-        kubernetes = KubernetesTokenSettings(kubeconfig=self.kubeconfig, audiences=self.audiences)
         return ForeignTokenSettings(
             jwt_rules=self.jwt_rules,
-            kubernetes=kubernetes if self.kubernetes else None,
-            consul=ConsulTokenSettings(datacenter=datacenters[0], trust_namespaces=self.trust_namespaces)
-            if self.consul
-            else None,
+            kubernetes=self._of_kubernetes() if self.kubernetes else None,
+            consul=self._of_consul(registries) if self.consul else None,
         )
+
+    def _of_kubernetes(self) -> KubernetesTokenSettings:
+        from mesh_pilot.kubernetes.identity.token_review import KubernetesTokenSettings
+
+        return KubernetesTokenSettings(kubeconfig=self.kubeconfig, audiences=self.audiences)
+
+    def _of_consul(self, registries: tuple[Registry, ...]) -> ConsulTokenSettings:
+        """Raises UsageError."""
+        from mesh_pilot.consul.identity.authenticator import ConsulTokenSettings
+        from mesh_pilot.consul.source import ConsulRegistry
+
+        datacenters = [r.datacenters[0] for r in registries if isinstance(r, ConsulRegistry)]
+        if not datacenters:
+            raise click.UsageError("--accept-consul-tokens needs an agent to ask: --consul-server-url")
+        return ConsulTokenSettings(datacenter=datacenters[0], trust_namespaces=self.trust_namespaces)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -13,15 +13,11 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 import attrs
 
 from mesh_pilot.base.reading import as_list, as_object, as_objects
-from mesh_pilot.consul.client.api import ConsulApi, open_api
-from mesh_pilot.consul.client.client import ConsulDeniedError
-from mesh_pilot.consul.source import ConsulError, ConsulSettings
-from mesh_pilot.consul.source.instance import is_entry, read_instance
-from mesh_pilot.consul.source.mapping import read_service
 from mesh_pilot.identity.authenticators.compact_token import shown
 from mesh_pilot.identity.authenticators.jwt import identity_of
 from mesh_pilot.identity.authenticators.token_questions import Names, TokenQuestions
@@ -31,6 +27,10 @@ from mesh_pilot.identity.trust.callers import (
     TrustDomainsNow,
 )
 from mesh_pilot.model.spiffe import Identity
+
+if TYPE_CHECKING:
+    from mesh_pilot.consul.client.api import ConsulApi
+    from mesh_pilot.consul.source import ConsulSettings
 
 TOKEN_HEADER = "x-consul-token"
 SERVICE_HEADER = "x-consul-service"
@@ -84,6 +84,9 @@ class ConsulToken:
         self._datacenter = settings.datacenter.datacenter if settings else ""
         self._questions: TokenQuestions[ConsulApi] | None = None
         if settings is not None:
+            from mesh_pilot.consul.client.api import open_api
+            from mesh_pilot.consul.client.client import ConsulError
+
             self._questions = TokenQuestions(
                 partial(open_api, settings.datacenter),
                 failures=(ConsulError,),
@@ -131,6 +134,8 @@ class ConsulToken:
 
     async def _here(self, api: ConsulApi) -> str:
         """The datacenter of our agent: as configured, else that of the servers it knows. Raises ConsulError."""
+        from mesh_pilot.consul.client.client import ConsulError
+
         if not self._datacenter:
             _, servers = await api.catalog.service("consul")
             names = {str(server.get("Datacenter")) for server in as_objects(servers)}
@@ -142,6 +147,8 @@ class ConsulToken:
 
 async def _service_identities(api: ConsulApi, datacenter: ConsulSettings, token: str) -> ServiceIdentities:
     """The service identities of a token; Consul is asked with it. Raises AuthenticationError and ConsulError."""
+    from mesh_pilot.consul.client.client import ConsulDeniedError, ConsulError
+
     try:
         said = await api.acl_tokens.self(token)
     except ConsulDeniedError:
@@ -200,6 +207,9 @@ def chosen(found: ServiceIdentities, wanted: str) -> str:
 
 async def _namespace_of(api: ConsulApi, service: str, datacenter: ConsulSettings) -> str:
     """The namespace of a service, as the source of services reads it. Raises ConsulError."""
+    from mesh_pilot.consul.source.instance import is_entry, read_instance
+    from mesh_pilot.consul.source.mapping import read_service
+
     answer = await api.instances(service, 0, 0.0)
     found = map(read_instance, filter(is_entry, as_list(answer.data)))
     mapped = read_service(service, found, datacenter).service

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import attrs
 
+from mesh_pilot.sources.base.contract import SourceError
 
-class KubernetesError(Exception):
+
+class KubernetesError(SourceError):
     """An API server that can't be used with these settings, or does not answer: the reason, in one line."""
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
-from mesh_pilot.kubernetes.webhooks.counts import WebhookState
 from mesh_pilot.ops.metrics.samples import histogram, metric, one, several
 from mesh_pilot.ops.plane.state import PlaneState
+
+if TYPE_CHECKING:
+    from mesh_pilot.kubernetes.webhooks.counts import WebhookState
 
 _OBJECT = ("group", "version", "resource")
 

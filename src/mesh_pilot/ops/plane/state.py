@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -18,11 +19,8 @@ from mesh_pilot.identity.authority.authority import Authority
 from mesh_pilot.identity.certificates.secrets import Issuer
 from mesh_pilot.identity.certificates.service import CertificateService
 from mesh_pilot.identity.signers.signing import SignedPeriods
-from mesh_pilot.identity.signers.vault.signer import VaultSigner
 from mesh_pilot.identity.trust.bundles import TrustStore
 from mesh_pilot.identity.trust.validity import ValidityWatch
-from mesh_pilot.kubernetes.status.writer import StatusWriter
-from mesh_pilot.kubernetes.webhooks.counts import WebhookState
 from mesh_pilot.model.events import EventSender
 from mesh_pilot.net.fetching.refreshing import THE_OTHERS, RefreshStatistics
 from mesh_pilot.net.http.server import HttpServer
@@ -47,6 +45,11 @@ from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.ads.known_proxies import GoneProxy
 from mesh_pilot.xds.ads.server import XdsServer
 from mesh_pilot.xds.config_api.server import McpService
+
+if TYPE_CHECKING:
+    from mesh_pilot.identity.signers.vault.signer import VaultSigner
+    from mesh_pilot.kubernetes.status.writer import StatusWriter
+    from mesh_pilot.kubernetes.webhooks.counts import WebhookState
 
 BLIND_SECONDS = 30.0
 """The longest time that a plane with nothing to serve is not ready because a source may see nothing."""
