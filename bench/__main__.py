@@ -16,9 +16,13 @@ from bench.crew import SwarmError
 from bench.events import EVENTS
 from bench.herd import herd as come_back
 from bench.mesh import Mesh
+from bench.model import model as measure_constants
 from bench.report import Measurement
 from bench.server import ServerError
 from bench.signing import signing as compare_signing
+from bench.soak import Soak
+from bench.soak import soak as run_long
+from bench.stores import Cluster, Folder
 from bench.stuck import stuck as compare_stuck
 
 _VARIANTS = click.Choice(["sotw", "delta", "split", "both", "all"])
@@ -102,6 +106,9 @@ def _run(output: _Output, work: Callable[[], list[Measurement]]) -> None:
 @click.option("--peer", "peer_address", default="", help="host:port of another xDS server to drive the same way.")
 @click.option("--peer-pid", type=int, help="Its process, for CPU and memory.")
 @click.option("--peer-config-dir", type=click.Path(path_type=Path), help="The folder that it reads.")
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="An API server that all of them read, with a token."
+)
 @click.option("--peer-http", default="", help="Where it answers /debug/statistics, if it is a mesh-pilot.")
 @_outputs
 def run(
@@ -124,6 +131,7 @@ def run(
     peer_address: str,
     peer_pid: int | None,
     peer_config_dir: Path | None,
+    kubeconfig: Path | None,
     peer_http: str,
     **outputs: Any,
 ) -> None:
@@ -131,11 +139,12 @@ def run(
     chosen = tuple(EVENTS) if events == "all" else tuple(filter(None, events.split(",")))
     if unknown := [name for name in chosen if name not in EVENTS]:
         raise click.BadParameter(f"unknown: {', '.join(unknown)}", param_hint="--events")
-    peer = None
+    peer, cluster = None, Cluster(kubeconfig) if kubeconfig else None
     if peer_address:
-        if peer_pid is None or peer_config_dir is None:
-            raise click.UsageError("--peer needs --peer-pid and --peer-config-dir")
-        peer = cases.Peer(address=peer_address, pid=peer_pid, folder=peer_config_dir, http=peer_http)
+        store = cluster or (Folder(peer_config_dir) if peer_config_dir else None)
+        if peer_pid is None or store is None:
+            raise click.UsageError("--peer needs --peer-pid, and --peer-config-dir or --kubeconfig")
+        peer = cases.Peer(address=peer_address, pid=peer_pid, store=store, http=peer_http)
     case = cases.Case(
         mesh=Mesh(
             services=services,
@@ -156,7 +165,7 @@ def run(
         workers=workers,
     )
     output = _Output(**outputs)
-    _run(output, lambda: cases.run_case(case, output.say, revision=revision, peer=peer))
+    _run(output, lambda: cases.run_case(case, output.say, revision=revision, peer=peer, cluster=cluster))
 
 
 @main.command()
@@ -289,6 +298,39 @@ def clients(
         output,
         lambda: many_clients(mesh, clients, _variants(variant), workers, repeat, output.say, rolling=rolling),
     )
+
+
+@main.command()
+@click.option("--clients", default=2000, help="Clients that make the difference.")
+def model(clients: int) -> None:
+    """The constants of docs/large-meshes.md: what a client, a change, a service and an endpoint cost."""
+    try:
+        constants = measure_constants(clients, _Output(None, None, False).say)
+    except (ServerError, SwarmError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo("| constant | measured | what it is |\n| --- | --- | --- |")
+    for constant in constants:
+        click.echo(constant.row())
+
+
+@main.command()
+@click.option("--minutes", default=60, help="How long.")
+@click.option("--services", default=10_000, help="Services in Consul.")
+@click.option("--instances", default=10, help="Instances of each.")
+@click.option("--edits-per-second", default=300, help="Services that change in a second, an instance each.")
+@click.option("--replicas", default=3, help="Control planes.")
+@click.option("--clients", default=90, help="Clients, spread over the control planes.")
+@click.option("--variant", type=click.Choice(["sotw", "delta", "split"]), default="delta", help=VARIANTS_HELP)
+@click.option("--consul", type=click.Path(path_type=Path), help="Consul's binary; else $CONSUL, or the one on PATH.")
+@click.option("--log", type=click.Path(path_type=Path), help="Write the table there as well.")
+def soak(log: Path | None, **values: Any) -> None:
+    """Replicas on a real Consul whose services change all the time: is a change lost, does anything grow?"""
+    try:
+        wrong = run_long(Soak(**values), log, _Output(None, None, False).say)
+    except (ServerError, SwarmError) as error:
+        raise click.ClickException(str(error)) from None
+    if wrong:
+        raise click.ClickException("; ".join(wrong))
 
 
 main.add_command(generate.command)

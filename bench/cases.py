@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 
 import attrs
 
@@ -14,18 +13,19 @@ from bench.crew import Crew
 from bench.events import EVENTS, NotHere, Stage, connect
 from bench.mesh import Mesh
 from bench.report import Measurement, spread
-from bench.server import OwnServer, Server, ServerError, checkout, own_server, peer_server, proportional_memory
+from bench.server import OwnServer, Server, ServerError, checkout, filled, own_server, proportional_memory
+from bench.stores import Cluster, Store
 
 Say = Callable[[str], None]
 
 
 @attrs.frozen(kw_only=True)
 class Peer:
-    """Another control plane, which runs already and reads a folder."""
+    """Another control plane, which runs already and reads a store."""
 
     address: str
     pid: int
-    folder: Path
+    store: Store
     http: str = ""
     """Where it answers mesh-pilot's ``/debug/statistics``; empty: it does not."""
     settle_seconds: float = 3.0
@@ -53,22 +53,38 @@ class Case:
     """Of our own server."""
 
 
-def run_case(case: Case, say: Say, *, revision: str = "", peer: Peer | None = None) -> list[Measurement]:
-    """On our own server, then on that of a git revision, then on the peer."""
+def run_case(
+    case: Case, say: Say, *, revision: str = "", peer: Peer | None = None, cluster: Cluster | None = None
+) -> list[Measurement]:
+    """On our own server, then on that of a git revision, then on the peer; with a cluster all of them read that."""
     files = case.mesh.files()
+    if cluster is None:
+        return _run_on_each(case, say, files, revision, peer, None)
+    cluster.prepare((*case.mesh.all_namespaces, "istio-system"))
+    with filled(cluster, files):
+        say("the mesh is in the API server")
+        return _run_on_each(case, say, files, revision, peer, cluster)
+
+
+def _run_on_each(
+    case: Case, say: Say, files: Mapping[str, str], revision: str, peer: Peer | None, cluster: Cluster | None
+) -> list[Measurement]:
     measured: list[Measurement] = []
     for variant in case.variants:
         options = ("--workers", str(case.workers)) if case.workers > 1 else ()
-        with own_server("mesh-pilot", files, options=options) as server:
+        with own_server("mesh-pilot", files, options=options, cluster=cluster) as server:
             measured += _on_own(case, server, variant, say)
         for flags in case.flags:
-            with own_server(f"mesh-pilot {flags}", files, options=(*options, *shlex.split(flags))) as server:
+            with own_server(
+                f"mesh-pilot {flags}", files, options=(*options, *shlex.split(flags)), cluster=cluster
+            ) as server:
                 measured += _on_own(case, server, variant, say)
         if revision:
-            with checkout(revision) as tree, own_server(revision, files, source=tree) as server:
+            with checkout(revision) as tree, own_server(revision, files, source=tree, cluster=cluster) as server:
                 measured += _on_own(case, server, variant, say)
         if peer is not None:
-            with peer_server(peer.address, peer.pid, peer.folder, peer.http, files) as other:
+            other = Server("peer", peer.address, peer.pid, peer.store, peer.http)
+            with filled(peer.store, files) if peer.store is not cluster else nullcontext():
                 time.sleep(peer.settle_seconds)
                 measured += _on_server(case, other, variant, say)
     return measured

@@ -113,7 +113,7 @@ def _rolling(
         for going, staying, backend in ((first, second, 1), (second, first, 0)):
             stage.server = staying
             _restart_one(stage, going)
-            first.write(steady_traffic.FILE, steady_traffic.config(port, behind[backend]))
+            first.store.write(steady_traffic.FILE, steady_traffic.config(port, behind[backend]))
             traffic.wait_for(backend)
             stage.measured[-1] = _with_failures(stage.measured[-1], traffic)
         traffic.stop()

@@ -81,7 +81,10 @@ async def run(services: int, instances: int, flaps: int, max_queries: int) -> No
             processes[0].wait()
 
 
-def start_consul(folder: Path, http: int, others: Sequence[int], connections: int) -> subprocess.Popen[bytes]:
+def start_consul(
+    folder: Path, http: int, others: Sequence[int], connections: int, binary: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """A server of its own; ``connections``: of a client at a time."""
     server, lan, wan = others
     config = {
         "bind_addr": "127.0.0.1",
@@ -95,7 +98,7 @@ def start_consul(folder: Path, http: int, others: Sequence[int], connections: in
     }
     path = folder / "consul.json"
     path.write_text(json.dumps(config))
-    command = [str(find_consul()), "agent", "-config-file", str(path)]
+    command = [str(binary or find_consul()), "agent", "-config-file", str(path)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ)
 
 

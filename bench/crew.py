@@ -146,8 +146,8 @@ class Crew:
         }
 
     def behind(self, sequences: Mapping[str, int]) -> tuple[int, list[str]]:
-        """How many clients do not hold these assignments at these sequence numbers (see ``Mesh.sequence``), with
-        examples; of the load program only."""
+        """How many clients do not hold these assignments at these sequence numbers (addresses 198.A.B.C) or later ones,
+        with examples; of the load program only."""
         answers = self._all(do="behind", names=sequences)
         return sum(a["behind"] for a in answers), [e for a in answers for e in a["examples"]]
 

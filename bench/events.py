@@ -129,7 +129,7 @@ class Stage:
         self.crew.collect(self.patience)
 
     def write(self, name: str, text: str) -> float:
-        return self.server.write(name, text)
+        return self.server.store.write(name, text)
 
     def has_routes(self) -> bool:
         return self.mesh.virtual_services > 0
@@ -182,7 +182,7 @@ def service_comes_and_goes(stage: Stage) -> None:
     edit = next(_edits)
     name, text = f"|extra{edit}.ns0.", stage.mesh.extra(edit)
     stage.change("service added", lambda: stage.write(EXTRA, text), [("CDS", name, 1), ("EDS", edit_marker(edit), 1)])
-    stage.change("service removed", lambda: stage.server.remove(EXTRA), [("CDS", name, 0)])
+    stage.change("service removed", lambda: stage.server.store.remove(EXTRA), [("CDS", name, 0)])
 
 
 def burst(stage: Stage) -> None:

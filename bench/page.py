@@ -91,7 +91,7 @@ def pages(base: str, count: int) -> Iterator[None]:
 def push(server: OwnServer, crew: Crew, mesh: Mesh, edit: int) -> list[float]:
     """One edit of endpoints; the seconds until each proxy had it."""
     crew.expect([("EDS", edit_marker(edit), 1)])
-    began = server.write(HOT_SERVICE, mesh.service(0, edit=edit, edited=1))
+    began = server.store.write(HOT_SERVICE, mesh.service(0, edit=edit, edited=1))
     times = crew.collect(PATIENCE_SECONDS)
     assert not times.missing
     return [at - began for at in times.at]

@@ -28,6 +28,7 @@ import trio
 from bench.client import PATHS, Client, Counts
 from bench.mesh import EXTRA, HOT_SERVICE, Mesh, edit_marker
 from bench.server import OwnServer, Server, own_server
+from bench.stores import Folder
 from mesh_pilot.net.rpc import Cardinality, ClientCall, open_channel
 
 PATIENCE_SECONDS = 60.0
@@ -113,9 +114,9 @@ async def measure(server: Server, agent: Server, mesh: Mesh, variant: str, pushe
                 for each in clients:
                     each.expect(marker.encode())
                 if kind == "an endpoint":
-                    began = server.write(HOT_SERVICE, mesh.service(0, edit=edit, edited=1))
+                    began = server.store.write(HOT_SERVICE, mesh.service(0, edit=edit, edited=1))
                 else:
-                    began = server.write(EXTRA, mesh.extra(edit))
+                    began = server.store.write(EXTRA, mesh.extra(edit))
                 with trio.fail_after(PATIENCE_SECONDS):
                     for each, into in zip(clients, times, strict=True):
                         await each.changed.wait()
@@ -140,7 +141,7 @@ def relay_process(plane: str, folder: Path) -> Iterator[Server]:
             if time.monotonic() > deadline or process.poll() is not None:
                 raise RuntimeError("the relay does not start")
             time.sleep(0.05)
-        yield Server("agent", f"unix://{socket}", process.pid, folder)
+        yield Server("agent", f"unix://{socket}", process.pid, Folder(folder))
     finally:
         process.kill()
         process.wait()

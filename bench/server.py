@@ -18,6 +18,8 @@ from typing import Any
 
 import attrs
 
+from bench.stores import Cluster, Folder, Store
+
 ROOT = Path(__file__).resolve().parent.parent
 
 _ALL_THREADS = 2
@@ -45,29 +47,14 @@ class Work:
 
 
 class Server:
-    """A control plane: its address, its process, and the folder that it reads."""
+    """A control plane: its address, its process, and what it is fed from."""
 
-    def __init__(self, name: str, address: str, pid: int, folder: Path, http: str = "") -> None:
+    def __init__(self, name: str, address: str, pid: int, store: Store, http: str = "") -> None:
         self.name = name
         self.address = address
         self.pid = pid
-        self.folder = folder
+        self.store = store
         self.http = http
-
-    # -- what it is fed
-
-    def write(self, name: str, text: str) -> float:
-        """Put a file into the folder in one step; returns when, of ``time.monotonic()``."""
-        aside = self.folder.parent / f".bench-{os.getpid()}-{name}"
-        aside.write_text(text, encoding="utf-8")
-        at = time.monotonic()
-        aside.rename(self.folder / name)
-        return at
-
-    def remove(self, name: str) -> float:
-        at = time.monotonic()
-        (self.folder / name).unlink(missing_ok=True)
-        return at
 
     # -- what it costs
 
@@ -84,7 +71,7 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """CPU time of all threads of all its processes, to the nanosecond where the kernel tells."""
-        return sum(map(_cpu_seconds, self.processes()))
+        return sum(map(process_cpu_seconds, self.processes()))
 
     def memory(self) -> tuple[float, float]:
         """Resident megabytes now, and at the most so far; of several processes, the sum of what each adds."""
@@ -122,10 +109,19 @@ class Server:
 class OwnServer(Server):
     """A mesh-pilot that the bench starts and ends itself; it can be started again on the same addresses."""
 
-    def __init__(self, name: str, folder: Path, source: Path | None = None, options: tuple[str, ...] = ()) -> None:
-        """``source``: a checkout whose ``src`` is run instead of the installed package."""
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        source: Path | None = None,
+        options: tuple[str, ...] = (),
+        store: Store | None = None,
+    ) -> None:
+        """``source``: a checkout whose ``src`` is run instead of the installed package. ``store``: what it reads by its
+        ``options``; else it is the folder."""
         grpc, http, monitoring = (f"127.0.0.1:{port}" for port in free_ports(3))
-        super().__init__(name, grpc, 0, folder, http)
+        super().__init__(name, grpc, 0, store or Folder(folder), http)
+        self.folder = folder
         self.monitoring = monitoring
         plain = name.replace("/", "_")
         self._log = folder.parent / f"{plain}.log"
@@ -135,7 +131,8 @@ class OwnServer(Server):
             *("--secure-grpc-addr", "127.0.0.1:0", "--log-level", "warning"),
             *options,
         ]
-        self._environment = {**os.environ, "MESH_PILOT_STATE_DIR": str(folder.parent / f"state of {plain}")}
+        self.state_folder = folder.parent / f"state of {plain}"
+        self._environment = {**os.environ, "MESH_PILOT_STATE_DIR": str(self.state_folder)}
         if source is not None:
             self._environment["PYTHONPATH"] = str(source / "src")
         self._process: subprocess.Popen[bytes] | None = None
@@ -178,13 +175,24 @@ class OwnServer(Server):
 
 @contextmanager
 def own_server(
-    name: str, files: Mapping[str, str], *, source: Path | None = None, options: tuple[str, ...] = ()
+    name: str,
+    files: Mapping[str, str],
+    *,
+    source: Path | None = None,
+    options: tuple[str, ...] = (),
+    cluster: Cluster | None = None,
 ) -> Iterator[OwnServer]:
-    """A server over these files, in a folder of its own; not started yet. Both are gone after the block."""
+    """A server over these files, in a folder of its own; not started yet. Both are gone after the block.
+
+    With a ``cluster`` it reads that, where the files are already.
+    """
+    if cluster is not None:
+        options = ("--registries", "Kubernetes", "--kubeconfig", str(cluster.kubeconfig), *options)
+        files = {}
     scratch = Path(tempfile.mkdtemp(prefix="mesh-pilot-bench-"))
     folder = scratch / "config"
     folder.mkdir()
-    server = OwnServer(name, folder, source, options)
+    server = OwnServer(name, folder, source, options, cluster)
     try:
         for file, text in files.items():
             (folder / file).write_text(text, encoding="utf-8")
@@ -195,16 +203,15 @@ def own_server(
 
 
 @contextmanager
-def peer_server(address: str, pid: int, folder: Path, http: str, files: Mapping[str, str]) -> Iterator[Server]:
-    """Another server that runs already; the files go into its folder, and out again."""
-    server = Server("peer", address, pid, folder, http)
+def filled(store: Store, files: Mapping[str, str]) -> Iterator[None]:
+    """A store that others read, with these files in it during the block."""
     try:
         for file, text in files.items():
-            server.write(file, text)
-        yield server
+            store.write(file, text)
+        yield
     finally:
         for file in files:
-            server.remove(file)
+            store.remove(file)
 
 
 @contextmanager
@@ -223,7 +230,7 @@ def checkout(revision: str) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _cpu_seconds(pid: int) -> float:
+def process_cpu_seconds(pid: int) -> float:
     """CPU time of all threads of a process, also of those that have ended."""
     with suppress(OSError):
         return time.clock_gettime(~pid << 3 | _ALL_THREADS)

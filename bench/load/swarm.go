@@ -376,7 +376,7 @@ func (s *Swarm) check() any {
 	return map[string]any{"states": len(states), "sizes": sizes, "problems": problems, "problem_count": len(problems)}
 }
 
-// behind has the clients that do not hold these assignments at these sequence numbers, and examples.
+// behind has the clients that do not hold these assignments at these sequence numbers or later ones, and examples.
 func (s *Swarm) behind(names map[string]int) any {
 	type wanted struct {
 		number   int32
@@ -395,7 +395,7 @@ func (s *Swarm) behind(names map[string]int) any {
 			if int(each.number) < len(held) {
 				found = t.items[held[each.number]].sequence
 			}
-			if found != each.sequence {
+			if found < each.sequence {
 				isBehind = true
 				if len(examples) < 5 {
 					examples = append(examples, fmt.Sprintf("client %d has %s at %d, not %d", c.index, each.name, found, each.sequence))

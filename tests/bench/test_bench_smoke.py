@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.apiserver import ApiServer
 from tests.support.binaries import require_binary
 
 pytestmark = pytest.mark.process
@@ -20,9 +21,9 @@ CLIENTS = 4
 EVENTS = "route,endpoint,service,reconnect,stuck,refusing"
 
 
-def bench(*arguments: str, seconds: float = 100) -> str:
+def bench(*arguments: str) -> str:
     command = [sys.executable, "-m", "bench", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -159,7 +160,7 @@ def test_many_clients_have_every_change_and_a_rolling_restart_fails_no_request(t
         require_binary(program)
     count, file = 50, tmp_path / "clients.json"
     sizes = ("--services", str(SERVICES), "--clients", str(count), "--repeat", "1", "--workers", "2")
-    bench("clients", *sizes, "--quiet", "--json", str(file), seconds=300)
+    bench("clients", *sizes, "--quiet", "--json", str(file))
     measured = {m["event"]: m for m in json.loads(file.read_text())["measurements"]}
     assert all((m["missing"], m["problems"], m["removed"]) == (0, [], 0) for m in measured.values())
     assert measured["connect, cold"]["by_type"] == dict.fromkeys(("CDS", "EDS", "LDS", "RDS"), count)
@@ -209,3 +210,15 @@ def test_starts_are_measured_until_they_are_ready() -> None:
     lines = [line.split() for line in done.stdout.splitlines()]
     assert [" ".join(line[6:]) for line in lines] == ["discovery, empty folder, here", "discovery, 10 services, here"]
     assert all(float(line[0]) > 50 and float(line[2]) > 20 and int(line[4]) > 300 for line in lines)
+
+
+@pytest.mark.slow
+def test_a_mesh_in_an_api_server_is_measured_as_one_in_a_folder(apiserver: ApiServer, tmp_path: Path) -> None:
+    sizes = ("--services", str(SERVICES), "--clients", str(CLIENTS), "--repeat", "1", "--settle", "0.05")
+    source, file = ("--kubeconfig", str(apiserver.kubeconfig())), tmp_path / "run.json"
+    events = "route,endpoint,service"
+    bench("run", *sizes, *source, "--variant", "delta", "--events", events, "--quiet", "--json", str(file))
+    measured = {m["event"]: m for m in json.loads(file.read_text())["measurements"]}
+    assert all((m["missing"], m["problems"]) == (0, []) for m in measured.values())
+    assert measured["endpoint change"]["by_type"] == {"EDS": CLIENTS}
+    assert measured["service removed"]["by_type"]["CDS"] == CLIENTS

@@ -1,0 +1,143 @@
+"""What a control plane costs, as constants: of a client, of a change at a client, of a service, of an endpoint.
+
+``docs/large-meshes.md`` has the formula that they go into. Each is a difference between two sizes, so that what does
+not grow is in none of them; the clients are those of the load program.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import attrs
+
+from bench.cases import Say
+from bench.crew import Crew
+from bench.events import Stage, endpoint_flap, route_edit
+from bench.load_program import load_program
+from bench.mesh import Mesh
+from bench.report import Measurement, middle
+from bench.server import Server, own_server
+
+FEW = 100
+"""Clients before the many come; also how many connect to the larger mesh."""
+SMALL, LARGE = Mesh(services=100, virtual_services=100), Mesh(services=1100, virtual_services=1100)
+WIDE = attrs.evolve(LARGE, endpoints=25)
+PATIENCE = 600.0
+REPEAT = 5
+IDLE_SECONDS = 30.0
+
+
+@attrs.frozen
+class Constant:
+    name: str
+    value: float
+    unit: str
+    of: str
+
+    def row(self) -> str:
+        return f"| `{self.name}` | {self.value:,.3g} {self.unit} | {self.of} |"
+
+
+def model(many: int, say: Say) -> list[Constant]:
+    """All constants; ``many`` clients more make the difference."""
+    with load_program() as program:
+        base = {mesh.label: _memory_of(mesh, program, say) for mesh in (SMALL, LARGE, WIDE)}
+        small, large, wide = base.values()
+        endpoint = (wide - large) / (LARGE.services * (WIDE.endpoints - LARGE.endpoints))
+        service = (large - small) / (LARGE.services - SMALL.services) - LARGE.endpoints * endpoint
+        start = small - SMALL.services * (service + SMALL.endpoints * endpoint)
+        few, found = _of_clients(SMALL, many, program, say)
+        larger, _ = _of_clients(LARGE, 0, program, say)
+        growth = (larger - few) / (LARGE.services - SMALL.services)
+        return [
+            Constant("plane", start, "MB", "memory of a plane without services and clients"),
+            Constant("service", service * 1000, "KB", "memory of a service with its VirtualService"),
+            Constant("endpoint", endpoint * 1000, "KB", "memory of an endpoint"),
+            *found,
+            Constant("connect_service", growth * 1e6, "µs", "CPU more of a connection for each service that it sees"),
+        ]
+
+
+def _memory_of(mesh: Mesh, program: Sequence[str], say: Say) -> float:
+    """Megabytes of a plane that has answered one client in full."""
+    with own_server("mesh-pilot", mesh.files()) as server, ExitStack() as stack:
+        server.start(300)
+        crew = stack.enter_context(Crew(server.address, program=program))
+        crew.open(1, "split", mesh.all_namespaces)
+        crew.complete(PATIENCE)
+        memory = server.memory()[0]
+    say(f"{mesh.label}: {memory:.0f} MB")
+    return memory
+
+
+def _of_clients(mesh: Mesh, many: int, program: Sequence[str], say: Say) -> tuple[float, list[Constant]]:
+    """CPU seconds of one of few connections, when the plane has served one; and with many more, what they cost."""
+    with own_server("mesh-pilot", mesh.files()) as server, ExitStack() as stack:
+        server.start(300)
+        crew = stack.enter_context(Crew(server.address, program=program))
+        stage = Stage(server, crew, mesh, "split", FEW, PATIENCE, say)
+        _open(stage, 1)
+        few = _open(stage, FEW) / FEW
+        say(f"{mesh.label}: {few * 1e3:.2f} ms of CPU for each connection")
+        if not many:
+            return few, []
+        before, memory = _changes(stage), server.memory()[0]
+        connect = _open(stage, many) / many
+        grown = (server.memory()[0] - memory) / many
+        idle = _idle(server) / (many + FEW)
+        after = _changes(stage)
+        endpoint, route = ((now.cpu - then.cpu) / many for now, then in zip(after, before, strict=True))
+        crew.disconnect()
+        _settle(server)
+        cpu = server.cpu_seconds()
+        crew.reconnect(keep=True)
+        crew.quiet(1, PATIENCE)
+        back = (_settle(server) - cpu) / (many + FEW + 1)
+    return few, [
+        Constant("client", grown * 1000, "KB", "memory of a client"),
+        Constant("change", endpoint * 1e6, "µs", "CPU of an endpoint change at a client"),
+        Constant("change_bytes", after[0].bytes / after[0].clients / 1000, "KB", "sent for it to a client"),
+        Constant("route", route * 1e6, "µs", "CPU of a route edit at a client"),
+        Constant("route_bytes", after[1].bytes / after[1].clients / 1000, "KB", "sent for it to a client"),
+        Constant("connect", connect * 1e3, "ms", f"CPU of a new client that sees {mesh.services} services"),
+        Constant("return", back * 1e3, "ms", "CPU of a client that comes back with what it has"),
+        Constant("idle", idle * 1e6, "µs", "CPU of a connected client in a second without changes"),
+    ]
+
+
+def _open(stage: Stage, count: int) -> float:
+    """CPU seconds of the plane for so many clients more."""
+    cpu = _settle(stage.server)
+    stage.crew.open(count, stage.variant, stage.mesh.all_namespaces)
+    stage.crew.complete(PATIENCE)
+    stage.clients = stage.crew.clients
+    return _settle(stage.server) - cpu
+
+
+def _changes(stage: Stage) -> tuple[Measurement, Measurement]:
+    """An endpoint change and a route edit, with the median of the CPU."""
+    stage.measured.clear()
+    for stage.repeat in range(REPEAT):
+        endpoint_flap(stage)
+        route_edit(stage)
+    found = {m.event: m for m in middle(stage.measured)}
+    return found["endpoint change"], found["route edit"]
+
+
+def _idle(server: Server) -> float:
+    """CPU seconds of a second in which nothing changes."""
+    cpu, began = server.cpu_seconds(), time.monotonic()
+    time.sleep(IDLE_SECONDS)
+    return (server.cpu_seconds() - cpu) / (time.monotonic() - began)
+
+
+def _settle(server: Server) -> float:
+    """The CPU seconds of a plane once it has nothing to do."""
+    cpu = server.cpu_seconds()
+    while True:
+        time.sleep(1)
+        before, cpu = cpu, server.cpu_seconds()
+        if cpu - before < 0.05:
+            return cpu
