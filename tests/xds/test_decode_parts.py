@@ -126,3 +126,18 @@ def test_clients_that_come_back_with_the_same_versions_are_decoded_once() -> Non
     one, other = (decoder.delta(first_request(number)) for number in (1, 2))
     assert one.initial_versions is other.initial_versions
     assert (one.node, other.node) == (Node("sidecar~10.0.0.1~web.shop~x"), Node("sidecar~10.0.0.2~web.shop~x"))
+
+
+def test_equal_acks_are_decoded_once() -> None:
+    sent = [sotw(type_url=CLUSTER, version_info="v", response_nonce="n").SerializeToString() for _ in range(2)]
+    told = [delta(type_url=CLUSTER, response_nonce="n").SerializeToString() for _ in range(2)]
+    decoder = Decoder()
+    assert decoder.sotw(sent[0]) is decoder.sotw(sent[1])
+    assert decoder.delta(told[0]) is decoder.delta(told[1])
+
+
+def test_what_is_remembered_of_small_requests_is_limited() -> None:
+    decoder = Decoder()
+    for number in range(20_000):
+        decoder.delta(delta(type_url=CLUSTER, response_nonce=f"n{number}").SerializeToString())
+    assert len(decoder._small._results) < 10_000

@@ -53,6 +53,10 @@ class Client:
             self.registry.connect(variant, "test"),
         )
 
+    @property
+    def has_message(self) -> bool:
+        return self._from_client.statistics().current_buffer_used > 0
+
     async def recv_message(self) -> bytes | None:
         try:
             return await self._from_client.receive()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from typing import Any
 
 import attrs
 
@@ -35,28 +34,14 @@ from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.envoy_filter.plans import Patched, patched_of_plan, patched_tables
 from mesh_pilot.identity.certificates.secrets import IdentitySet, Issuer
 from mesh_pilot.identity.trust.roots import AgentRoots, ProxyRoots
-from mesh_pilot.mesh.proxy.keys import ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.keys import ProxyFacts, ProxyKeys, proxy_facts, proxy_keys, shared_facts
 from mesh_pilot.mesh.proxy.plans import PlanShards
-from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import BOOTSTRAP_PATCHES, Proxy
 from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, ROUTE, SECRET, VIRTUAL_HOST, Resource
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.world import View, World
 from mesh_pilot.world.overlays import EVERYONE
-
-_UNSCOPED: Mapping[str, Any] = {
-    "claim": RegistrationClaim((), ""),
-    "name": "",
-    "ip_addresses": (),
-    "service_account": "",
-    "identity": "",
-    "texts": frozenset(),
-    "service_cluster": "",
-    "semantic_service": "",
-    "agent": None,
-}
-"""The facts that differ between workloads, set to one value for all: a workload's name does not make a scope."""
 
 
 @attrs.frozen
@@ -177,8 +162,7 @@ class WorldCatalog:
 
     def scope_of(self, proxy: Proxy) -> Hashable:
         """The scope of a proxy: proxies of one scope share all resources except those of the workload itself."""
-        facts = proxy_facts(proxy, split=self._split)
-        return attrs.evolve(facts, said=attrs.evolve(facts.said, labels=frozenset()), **_UNSCOPED)
+        return shared_facts(proxy, split=self._split)
 
     def statistics(self) -> CatalogStatistics:
         return CatalogStatistics(len(self._open), len(self._sets), len(self._idle))

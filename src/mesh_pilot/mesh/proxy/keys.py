@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import attrs
 
 from mesh_pilot.engine import derived
@@ -50,6 +47,9 @@ ISTIO_AGENT = "PILOT_SAN"
 
 SPLITS_SINCE = (1, 40)
 """The first Istio proxy known to support VHDS over ADS; earlier ones may reject every route table."""
+
+
+_NO_CLAIM = RegistrationClaim((), "")
 
 
 @attrs.frozen(cache_hash=True)
@@ -111,31 +111,47 @@ class ProxyKeys:
     """See ``ProxyFacts.by_istio``."""
 
 
-def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
-    """The facts of a connected proxy; ``split`` is the default for proxies whose metadata does not choose."""
-    metadata = proxy.metadata
+def shared_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
+    """The facts of a proxy without those that differ between workloads: a workload's name does not make a scope.
+
+    ``split`` is the default for proxies whose metadata does not choose.
+    """
     return ProxyFacts(
         type=proxy.type,
         namespace=proxy.namespace,
-        claim=registration_claim(proxy),
+        claim=_NO_CLAIM,
         dns_domain=proxy.dns_domain,
-        name=proxy.name,
-        ip_addresses=proxy.ip_addresses,
-        said=NodeWorkload(frozenset(proxy.labels.items()), proxy.locality, proxy.text("NETWORK"), proxy.cluster_id),
+        name="",
+        ip_addresses=(),
+        said=NodeWorkload(frozenset(), proxy.locality, proxy.text("NETWORK"), proxy.cluster_id),
         interception=proxy.interception,
-        metadata=_scope_metadata(metadata) | ({(AGENT_SECRETS, "true")} if has_agent_secrets(proxy) else frozenset()),
-        service_account=proxy.text("SERVICE_ACCOUNT"),
+        metadata=_scope_metadata(proxy),
+        service_account="",
         grpc=proxy.is_grpc,
-        identity=proxy.identity,
+        identity="",
         version=proxy.text("ISTIO_VERSION"),
         envoy_version=proxy.version,
         split=_uses_vhds(proxy, split),
         on_demand=proxy.incremental and not proxy.is_grpc and proxy.text(CLUSTERS).lower() == "on-demand",
-        texts=frozenset((k, v) for k, v in metadata.items() if isinstance(v, str) and k != AGENT),
+        by_istio=ISTIO_AGENT in proxy.metadata,
+    )
+
+
+def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
+    """The facts of a connected proxy; ``split`` is the default for proxies whose metadata does not choose."""
+    shared = shared_facts(proxy, split=split)
+    return attrs.evolve(
+        shared,
+        claim=registration_claim(proxy),
+        name=proxy.name,
+        ip_addresses=proxy.ip_addresses,
+        said=attrs.evolve(shared.said, labels=frozenset(proxy.labels.items())),
+        service_account=proxy.text("SERVICE_ACCOUNT"),
+        identity=proxy.identity,
+        texts=frozenset((k, v) for k, v in proxy.metadata.items() if isinstance(v, str) and k != AGENT),
         service_cluster=proxy.cluster,
         semantic_service=semantic_service_name(proxy),
         agent=agent_facts(proxy),
-        by_istio=ISTIO_AGENT in metadata,
     )
 
 
@@ -165,10 +181,15 @@ def has_our_agent(proxy: Proxy) -> bool:
     return str(proxy.metadata.get(AGENT_SECRETS, "")).lower() == "true"
 
 
-def _scope_metadata(metadata: Mapping[str, Any]) -> Labels:
+def _scope_metadata(proxy: Proxy) -> Labels:
+    metadata = proxy.metadata
     found = {key: str(metadata[key]) for key in SCOPE_METADATA if key in metadata}
-    found[METADATA] = own_settings(metadata.get(METADATA))
-    return frozenset((key, value) for key, value in found.items() if value or key != METADATA)
+    found.pop(METADATA, None)
+    if settings := own_settings(metadata.get(METADATA)):
+        found[METADATA] = settings
+    if has_agent_secrets(proxy):
+        found[AGENT_SECRETS] = "true"
+    return frozenset(found.items())
 
 
 @derived

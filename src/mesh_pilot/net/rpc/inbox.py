@@ -148,6 +148,11 @@ class Inbox:
         parts[0] = memoryview(parts[0])[PREFIX.size :]
         return b"".join(parts)
 
+    @property
+    def has_message(self) -> bool:
+        """True if a whole message is there: the next read does not wait for the peer. Raises as that does."""
+        return self._length_of_whole() is not None
+
     async def read_message(self) -> bytes | None:
         """The next message, None at the end.
 

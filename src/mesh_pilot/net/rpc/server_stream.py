@@ -98,6 +98,11 @@ class ServerStream(Generic[Request, Reply]):
         """Whether the stream is gone: reset by the client, or its connection lost."""
         return self._stream.terminated is not None
 
+    @property
+    def has_message(self) -> bool:
+        """True if a request is there: ``recv_message`` does not wait for the client."""
+        return self._stream.inbox.has_message
+
     async def recv_message(self) -> Request | None:
         """The next request, None once the client has half-closed.
 

@@ -2,11 +2,13 @@
 
 A request that names everything is large. It mostly equals that of another client, or the last one of the same client,
 except for a few bytes: node, version, nonce. A message is the concatenation of its fields (Protocol Buffers,
-"Encoding"), so the large part is cut out and decoded once for all clients that send it.
+"Encoding"), so the large part is cut out and decoded once for all clients that send it. A small one, such as an ACK,
+is the same from all clients that were sent the same, and is decoded once as it is.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import attrs
@@ -20,7 +22,7 @@ from mesh_pilot.engine.snapshots import WeightedLru
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, BoundError, Bounds, check
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.model.service import Locality
-from mesh_pilot.xds.ads.messages import DeltaRequest, Node, Request, SotwRequest, Variant
+from mesh_pilot.xds.ads.messages import DeltaRequest, Node, PresentedVersions, Request, SotwRequest, Variant
 
 LARGE_REQUEST = 1024
 """Bytes from which on a request is decoded in parts."""
@@ -34,23 +36,28 @@ _DELTA_NODE = 0x0A
 """The first field of ``DeltaDiscoveryRequest``."""
 _DELTA_NAMES = (0x1A, 0x22, 0x2A)
 """Fields of ``DeltaDiscoveryRequest`` with one name each: subscribed, unsubscribed, and what the client has."""
+_SMALL_REQUESTS = 10_000
+"""The weight of the small requests that are remembered, each three or so: what came in the last moments."""
 _TAIL = 256
 """Bytes at the end of a ``DiscoveryRequest`` within which type and nonce are, unless it is a refusal."""
 
 
 class Decoder:
-    """Decodes the requests of all streams. Mutable state: the decoded large parts of the latest ones."""
+    """Decodes the requests of all streams. Mutable state: the latest small ones, decoded, and parts of large ones."""
 
     def __init__(self, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self._bounds = bounds
+        self._names = partial(_only_names, bounds=bounds)
+        self._whole_sotw, self._whole_delta = partial(_whole_sotw, bounds=bounds), partial(_delta, bounds=bounds)
         self._cache = WeightedLru()
+        self._small = WeightedLru(_SMALL_REQUESTS)
 
     def __repr__(self) -> str:
         return f"<Decoder {self._cache!r}>"
 
     def trim(self) -> int:
         """Forget parts that no client has sent since the last call; returns their size in names."""
-        return self._cache.trim()
+        return self._cache.trim() + self._small.trim()
 
     def decode(self, data: bytes, variant: Variant) -> Request:
         """Raises google.protobuf.message.DecodeError, UnicodeDecodeError, or BoundError."""
@@ -65,25 +72,24 @@ class Decoder:
             end = _names_end(data)
             names = None
             if start < end and data[start] == _SOTW_NAMES:
-                names = self._cache.call(_only_names, data[start:end], bounds)
+                names = self._cache.call(self._names, data[start:end])
             if names is not None:
                 rest = data[:start] + data[end:]
                 check_fields(rest, (_SOTW_NAMES,), bounds)
                 message = discovery_pb2.DiscoveryRequest.FromString(rest)
                 return _sotw(message, (*names, *message.resource_names) if message.resource_names else names, bounds)
-        check_fields(data, (_SOTW_NAMES,), bounds)
-        message = discovery_pb2.DiscoveryRequest.FromString(data)
-        return _sotw(message, tuple(message.resource_names), bounds)
+            return _whole_sotw(data, bounds)
+        return self._small.call(self._whole_sotw, data)
 
     def delta(self, data: bytes) -> DeltaRequest:
         """A ``DeltaDiscoveryRequest``."""
         bounds = self._bounds
         check(bounds, "max_request_bytes", "bytes in a request", len(data))
         if len(data) < LARGE_REQUEST:
-            return _delta(data, bounds)
+            return self._small.call(self._whole_delta, data)
         start = _field_end(data, 0, _DELTA_NODE)
         check(bounds, "max_node_bytes", "bytes of the node in a request", start)
-        rest = self._cache.call(_delta, data[start:], bounds)
+        rest = self._cache.call(self._whole_delta, data[start:])
         if not start:
             return rest
         if rest.node is not None:  # the node is in several pieces, which only all together are one
@@ -111,6 +117,12 @@ def check_fields(data: bytes, names: tuple[int, ...], bounds: Bounds) -> None:
             raise BoundError("max_names", "names in a request", _NAME_LISTS * bounds.max_names)
         if others > most:
             raise BoundError("max_node_bytes", "bytes of a request besides the names in it", most)
+
+
+def _whole_sotw(data: bytes, bounds: Bounds) -> SotwRequest:
+    check_fields(data, (_SOTW_NAMES,), bounds)
+    message = discovery_pb2.DiscoveryRequest.FromString(data)
+    return _sotw(message, tuple(message.resource_names), bounds)
 
 
 def _sotw(message: discovery_pb2.DiscoveryRequest, names: tuple[str, ...], bounds: Bounds) -> SotwRequest:
@@ -164,7 +176,7 @@ def _delta(data: bytes, bounds: Bounds) -> DeltaRequest:
         type_url=message.type_url,
         subscribe=tuple(message.resource_names_subscribe),
         unsubscribe=tuple(message.resource_names_unsubscribe),
-        initial_versions=dict(message.initial_resource_versions),
+        initial_versions=PresentedVersions(message.initial_resource_versions),
         nonce=message.response_nonce,
         error=_error(message),
         node=_node(message.node, bounds) if message.HasField("node") else None,

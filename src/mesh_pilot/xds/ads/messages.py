@@ -93,6 +93,16 @@ class SotwRequest:
     node: Node | None = None
 
 
+class PresentedVersions(dict[str, str]):
+    """The versions that a reconnecting Delta client has, by name; never changed.
+
+    Hashed as the object that it is: of clients that present the same it is mostly one (``decode``), and what follows
+    from it is then found without a look at the names.
+    """
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 @attrs.frozen
 class DeltaRequest:
     """A ``DeltaDiscoveryRequest``."""
@@ -100,7 +110,9 @@ class DeltaRequest:
     type_url: str = ""
     subscribe: tuple[str, ...] = ()
     unsubscribe: tuple[str, ...] = ()
-    initial_versions: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    initial_versions: PresentedVersions = attrs.field(
+        factory=PresentedVersions, converter=lambda v: v if isinstance(v, PresentedVersions) else PresentedVersions(v)
+    )
     """The resources that a reconnecting client has, name to version."""
     nonce: str = ""
     error: str | None = None

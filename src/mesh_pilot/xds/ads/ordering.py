@@ -40,7 +40,7 @@ from mesh_pilot.model.resource import (
     Resource,
     table_of,
 )
-from mesh_pilot.xds.ads.messages import DeltaRequest, Variant
+from mesh_pilot.xds.ads.messages import DeltaRequest, PresentedVersions, Variant
 from mesh_pilot.xds.ads.pending_response import PendingResponse
 from mesh_pilot.xds.ads.resources import Catalog, TypeResources
 from mesh_pilot.xds.ads.subscription import Subscription
@@ -91,7 +91,7 @@ class PushOrder:
         """The client has had its time to request what it has."""
         self._has_unknown_clusters = False
         """A State of the World client came back with a version of clusters that is not known."""
-        self._early_versions: Mapping[str, str] = {}
+        self._early_versions = PresentedVersions()
         """Versions of endpoints that a Delta client presented before its clusters, which say what they are worth."""
         self._placeholders = NO_NAMES
         """Clusters of such a client that are gone and that it keeps for now."""
@@ -151,7 +151,7 @@ class PushOrder:
         """Go on although a reconnecting client has not requested clusters, listeners or routes."""
         self._reconnect_grace = False
         self._grace_over = True
-        self._early_versions = {}
+        self._early_versions = PresentedVersions()
 
     # -- what the client says
 
@@ -170,19 +170,19 @@ class PushOrder:
         subscription.seed_from_versions(versions, self.clusters_of(subscription))
         endpoints = self._subscriptions.get(ENDPOINT)
         if subscription.type_url == ENDPOINT and self._is_aggregated and CLUSTER not in self._subscriptions:
-            self._early_versions = {} if self._grace_over else versions
+            self._early_versions = PresentedVersions() if self._grace_over else versions
         elif subscription.type_url == CLUSTER and endpoints is not None and self._early_versions:
             self._refresh(endpoints)
             endpoints.seed_from_versions(self._early_versions, self.clusters_of(endpoints))
-            self._early_versions = {}
+            self._early_versions = PresentedVersions()
 
-    def presented_versions(self, subscription: Subscription, request: DeltaRequest) -> Mapping[str, str]:
+    def presented_versions(self, subscription: Subscription, request: DeltaRequest) -> PresentedVersions:
         """The versions that a client has of those it presents: also virtual hosts of tables that it let go of since."""
         versions, new = request.initial_versions, self._new_tables
         if subscription.type_url != VIRTUAL_HOST or not new:
             return versions
         self._new_tables = set()
-        return {name: version for name, version in versions.items() if table_of(name) not in new}
+        return PresentedVersions({name: had for name, had in versions.items() if table_of(name) not in new})
 
     def note_nack(self, subscription: Subscription) -> None:
         if subscription.type_url == CLUSTER:

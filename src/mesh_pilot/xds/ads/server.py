@@ -32,7 +32,7 @@ from mesh_pilot.xds.ads.context import DEFAULT_OPTIONS, SessionContext, XdsOptio
 from mesh_pilot.xds.ads.decode import Decoder
 from mesh_pilot.xds.ads.encode import Encoder, EncoderStatistics
 from mesh_pilot.xds.ads.limits import PeerScopes, owner_of
-from mesh_pilot.xds.ads.messages import Code, StreamError, Variant
+from mesh_pilot.xds.ads.messages import Code, Request, StreamError, Variant
 from mesh_pilot.xds.ads.observers import NO_ANSWER_OBSERVER, AnswerObserver, WorkloadObserver
 from mesh_pilot.xds.ads.observing import MAX_REASON_LOGGED
 from mesh_pilot.xds.ads.resources import Catalog
@@ -58,6 +58,10 @@ class ReplayedCall:
 
     call: RawStream
     first: bytes | None
+
+    @property
+    def has_message(self) -> bool:
+        return self.first is not None or self.call.has_message
 
     async def recv_message(self) -> bytes | None:
         first, self.first = self.first, None
@@ -225,27 +229,25 @@ class XdsServer:
         first = await self._first_request(call)
         self._places.shares.resume(place)
         replayed = ReplayedCall(call, first)
-        if only is not None or not self._handlers:
-            await self._serve(replayed, call, variant, only, place)
-            return
-        generator, type_url = self._wanted_by(first or b"", variant)
-        handler = self._handlers.get(generator) or self._handlers.get(type_url)
+        request = self._read(first, variant) if first and only is None and self._handlers else None
+        handler = self._handler_of(request) if request is not None else None
         if handler is not None:
             await handler(replayed, call.peer.address, variant)
         else:
-            await self._serve(replayed, call, variant, only, place)
+            await self._serve(replayed, request, call, variant, only, place)
 
-    def _wanted_by(self, first: bytes, variant: Variant) -> tuple[str, str]:
-        """The node metadata ``GENERATOR`` of a request and its type; empty without, and for bytes that are no request.
-
-        Raises BoundError.
-        """
+    def _read(self, first: bytes, variant: Variant) -> Request | None:
+        """A request; None for bytes that are none, of which the session will complain. Raises BoundError."""
         try:
-            request = self._context.decoder.decode(first, variant)
+            return self._context.decoder.decode(first, variant)
         except (DecodeError, UnicodeDecodeError):
-            return "", ""
-        value = request.node.metadata.get("GENERATOR") if request.node else None
-        return value if isinstance(value, str) else "", request.type_url
+            return None
+
+    def _handler_of(self, request: Request) -> StreamHandler | None:
+        """The handler that the node metadata ``GENERATOR`` of a first request names, or its type."""
+        generator = request.node.metadata.get("GENERATOR") if request.node else None
+        named = self._handlers.get(generator) if isinstance(generator, str) else None
+        return named or self._handlers.get(request.type_url)
 
     @contextmanager
     def _interrupted_by_drain(self) -> Iterator[None]:
@@ -263,16 +265,22 @@ class XdsServer:
         raise _shutting_down()
 
     async def _serve(
-        self, messages: Call, call: RawStream, variant: Variant, only: str | None, place: trio.CancelScope
+        self,
+        messages: Call,
+        first: Request | None,
+        call: RawStream,
+        variant: Variant,
+        only: str | None,
+        place: trio.CancelScope,
     ) -> None:
-        """A stream for Envoy's resources."""
+        """A stream for Envoy's resources; ``first`` is the first of its messages, if that was decoded."""
         admit = await self._admission(call)
         peer = call.peer
         since, end = peer.since if peer.tls else None, peer.certificate_end
         ends = datetime.fromtimestamp(end, UTC) if math.isfinite(end) else None
         connection = self.status.connect(variant, peer.address, since, ends)
         admit_here = partial(self._admit_from, admit, call.peer, connection, place)
-        session = Session(messages, self._context, connection, only=only, admit=admit_here)
+        session = Session(messages, self._context, connection, only=only, admit=admit_here, first=first)
         self._sessions.add(session)
         call.when_retiring(session.retire)
         try:

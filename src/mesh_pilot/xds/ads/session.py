@@ -46,6 +46,9 @@ BYTES_PER_REQUEST = 64 * 1024
 class Call(Protocol):
     """The side of an ``net.rpc.ServerStream`` that a session uses, with encoded messages."""
 
+    @property
+    def has_message(self) -> bool: ...
+
     async def recv_message(self) -> bytes | None: ...
 
     async def send_message(self, message: bytes, /) -> None: ...
@@ -66,9 +69,12 @@ class Session:
         *,
         only: str | None = None,
         admit: Callable[[Proxy], Proxy] = lambda proxy: proxy,
+        first: Request | None = None,
     ) -> None:
+        """``first``: the first message of the call, if it was decoded to find out who serves it."""
         options, answers = context.options, context.answers
         self._call = call
+        self._first = first
         self._context = context
         self._registry = context.registry
         self._connection = connection
@@ -159,19 +165,7 @@ class Session:
         """Take requests until the client has no more, or sends a wrong one."""
         while (data := await self._call.recv_message()) is not None:
             try:
-                request = self._parse(data)
-                self._registry.totals.largest_request = max(self._registry.totals.largest_request, len(data))
-                wait = self._seconds_to_wait(request, len(data))
-                if wait > 0:
-                    self._registry.totals.delayed_requests += 1
-                    await trio.sleep(wait)
-                if self._is_new:
-                    # The first ones determine the proxy and its resources.
-                    async with self._context.turn:
-                        await trio.lowlevel.checkpoint()
-                        self.stream.on_request(request)
-                else:
-                    self.stream.on_request(request)
+                await self._receive(data)
             except (StreamError, BoundError) as error:
                 self._error = stream_error(error)
                 self._scope.cancel()
@@ -186,7 +180,49 @@ class Session:
             return True
         return self._rest(trio.current_time()) < self._sleeps_until
 
+    async def _receive(self, data: bytes) -> None:
+        """Take a request; of a stream that is new also those that came behind it. Raises StreamError, BoundError."""
+        request, wait = self._read(data)
+        while True:
+            if wait > 0:
+                self._registry.totals.delayed_requests += 1
+                await trio.sleep(wait)
+            if not self._is_new:
+                self.stream.on_request(request)
+                return
+            if (left := await self._receive_in_turn(request)) is None:
+                return
+            request, wait = left
+
+    async def _receive_in_turn(self, request: Request) -> tuple[Request, float] | None:
+        """Take the first requests, which determine the proxy and its resources: streams that are new take turns.
+
+        A client that comes back requests everything at once: it has one turn for all of that, and then the sender looks
+        once. Returns a request that was read and has to wait, with the seconds.
+        """
+        async with self._context.turn:
+            await trio.lowlevel.checkpoint()
+            end = time.perf_counter() + SLICE_SECONDS
+            while True:
+                self.stream.on_request(request)
+                if not self._call.has_message or time.perf_counter() >= end:
+                    return None
+                data = await self._call.recv_message()
+                assert data is not None
+                request, wait = self._read(data)
+                if wait > 0:
+                    return request, wait
+
+    def _read(self, data: bytes) -> tuple[Request, float]:
+        """A request, and the seconds for which it has to wait. Raises StreamError, BoundError."""
+        request = self._parse(data)
+        self._registry.totals.largest_request = max(self._registry.totals.largest_request, len(data))
+        return request, self._seconds_to_wait(request, len(data))
+
     def _parse(self, data: bytes) -> Request:
+        first, self._first = self._first, None
+        if first is not None:
+            return first
         try:
             return self._context.decoder.decode(data, self._connection.variant)
         except (DecodeError, UnicodeDecodeError) as error:

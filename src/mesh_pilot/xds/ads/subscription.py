@@ -50,7 +50,7 @@ from mesh_pilot.engine.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds, check
 from mesh_pilot.model.resource import CLUSTER, LISTENER, RESOURCE_TYPES, Resource
 from mesh_pilot.xds.ads.last_response import Doubts, LastResponse, NackedVersion
-from mesh_pilot.xds.ads.messages import Phase, Response, SubscriptionStatistics, Variant
+from mesh_pilot.xds.ads.messages import Phase, PresentedVersions, Response, SubscriptionStatistics, Variant
 from mesh_pilot.xds.ads.pending_response import (
     Content,
     PendingResponse,
@@ -225,27 +225,20 @@ class Subscription:
 
     # -- what the client has when it comes back
 
-    def seed_from_versions(self, versions: Mapping[str, str], clusters: Snapshot | None) -> None:
+    def seed_from_versions(self, versions: PresentedVersions, clusters: Snapshot | None) -> None:
         """Delta, first request: the client has these versions, so only what differs from them is sent.
 
         Endpoints with another suffix than they would be sent with now (see ``send``) are sent too: the client waits
         for them. Call ``refresh`` before.
         """
-        if not self.wildcard and not self.names.issuperset(versions):
-            versions = {name: version for name, version in versions.items() if name in self.names}
-        if versions:
+        names = None if self.wildcard else self.names
+        state, has_any = self._store.shared(
+            _presented, self._store, self._desired, clusters, versions, names, self.type_url
+        )
+        self.client_state = state
+        if has_any:
             self._answer_due = False
-        expected = self._store.shared(presented_versions, self._desired, clusters)
-        if versions == expected:
-            self.client_state = self._desired
-        else:
-            other = [
-                Resource(name, self.type_url, b"", f"{version} at the client")
-                for name, version in versions.items()
-                if expected.get(name) != version
-            ]
-            self.client_state = self._store.edit(self._desired, other, self._desired.names - versions.keys())
-        self._requested = without(self._requested, without(self.client_state.names, self._changed()))
+        self._requested = self._store.shared(_unsettled, self._requested, state.names, self._changed())
 
     def restore(self, version: str) -> bool:
         """A wildcard client comes back with this version: if its snapshot is known, only what differs is sent.
@@ -488,6 +481,34 @@ def _parsed(store: SnapshotStore, names: tuple[str, ...]) -> tuple[frozenset[str
     """The names of a request without the wildcard, and whether it has that."""
     found = frozenset(names)
     return store.names(found - {WILDCARD}), WILDCARD in found
+
+
+def _presented(
+    store: SnapshotStore,
+    desired: Snapshot,
+    clusters: Snapshot | None,
+    versions: PresentedVersions,
+    names: frozenset[str] | None,
+    type_url: str,
+) -> tuple[Snapshot, bool]:
+    """The state of a client that presents these versions, of these names only if there are any, and if it has any."""
+    had: Mapping[str, str] = versions
+    if names is not None and not names.issuperset(versions):
+        had = {name: version for name, version in versions.items() if name in names}
+    expected = store.shared(presented_versions, desired, clusters)
+    if had == expected:
+        return desired, bool(had)
+    other = [
+        Resource(name, type_url, b"", f"{version} at the client")
+        for name, version in had.items()
+        if expected.get(name) != version
+    ]
+    return store.edit(desired, other, desired.names - had.keys()), bool(had)
+
+
+def _unsettled(requested: frozenset[str], held: frozenset[str], changed: frozenset[str]) -> frozenset[str]:
+    """The names that are requested and that the client does not hold as they should be."""
+    return without(requested, without(held, changed))
 
 
 def _renamed(store: SnapshotStore, names: frozenset[str], new: frozenset[str], lost: frozenset[str]) -> frozenset[str]:
