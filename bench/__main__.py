@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from bench import cases, generate, plot, report
 from bench.clients import clients as many_clients
 from bench.crew import SwarmError
 from bench.events import EVENTS
+from bench.fresh import fresh as come_anew
 from bench.herd import herd as come_back
 from bench.mesh import Mesh
 from bench.model import model as measure_constants
@@ -268,8 +270,21 @@ def herd(
     """Clients of a control plane that is gone come to another at once: how long, how much memory."""
     output = _Output(**outputs)
     mesh = Mesh(services=services, virtual_services=services)
-    settings = {"keep": keep, "rate": rate, "revision": revision}
-    _run(output, lambda: come_back(mesh, clients, _variants(variant), repeat, output.say, **settings))
+    come = partial(come_back, mesh, clients, _variants(variant), repeat, output.say)
+    _run(output, lambda: come(keep=keep, rate=rate, revision=revision))
+
+
+@main.command()
+@click.option("--services", default=100, help="Services of the mesh.")
+@click.option("--clients", default=1000, help="Envoys that come at once.")
+@click.option("--repeat", default=3, help="How often, each time to a server that was just started.")
+@click.option("--compare", "revision", default="", help="They come to this git revision, too, by turns.")
+@_outputs
+def fresh(services: int, clients: int, repeat: int, revision: str, **outputs: Any) -> None:
+    """Envoys that are new come at once: TLS, a certificate, TLS with that, the first answer, and the CPU of each."""
+    output = _Output(**outputs)
+    mesh = Mesh(services=services, virtual_services=services)
+    _run(output, lambda: come_anew(mesh, clients, repeat, output.say, revision=revision))
 
 
 @main.command()

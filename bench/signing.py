@@ -80,13 +80,10 @@ def signing(
     found: list[Measurement] = []
     with tempfile.TemporaryDirectory(prefix="mesh-pilot-bench-") as scratch:
         folder = Path(scratch)
-        _write_certificates(folder)
+        write_certificates(folder)
         for variant in variants:
-            address = _free_address()
-            files = {"--tls-cert": "server.pem", "--tls-key": "server.key", "--tls-ca": "ca.pem"}
-            options = tuple(f"{flag}={folder / name}" for flag, name in files.items())
-            options += (f"--secure-grpc-addr={address}", "--certificates-per-second=0")
-            with own_server("mesh-pilot", mesh.files(), options=options) as server:
+            address = free_address()
+            with own_server("mesh-pilot", mesh.files(), options=secure_options(folder, address)) as server:
                 server.start()
                 with (
                     on_stage(server, mesh, variant, clients, say) as stage,
@@ -149,13 +146,20 @@ def _compare(stage: Stage, kind: str, edits: int, load: Signing) -> list[Measure
     return [without, attrs.evolve(beside, note=note)]
 
 
-def _free_address() -> str:
+def secure_options(folder: Path, address: str) -> tuple[str, ...]:
+    """Flags of a server that shows and trusts the certificates in a folder, and signs as many as it can."""
+    files = {"--tls-cert": "server.pem", "--tls-key": "server.key", "--tls-ca": "ca.pem"}
+    options = tuple(f"{flag}={folder / name}" for flag, name in files.items())
+    return (*options, f"--secure-grpc-addr={address}", "--certificates-per-second=0")
+
+
+def free_address() -> str:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{sock.getsockname()[1]}"
 
 
-def _write_certificates(folder: Path) -> None:
+def write_certificates(folder: Path) -> None:
     """A CA, a server and the callers."""
     root_key = ec.generate_private_key(ec.SECP256R1())
     root = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bench")])
