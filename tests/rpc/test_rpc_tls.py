@@ -74,6 +74,19 @@ def test_all_records_that_have_arrived_are_decrypted_at_once(server_leaf: Leaf) 
     assert server.decrypt(client.farewell()) == (b"", b"")
 
 
+def test_a_server_makes_no_tickets(server_leaf: Leaf, client_leaf: Leaf) -> None:
+    context = server_tls(files(server_leaf, trust=client_leaf)).context()
+    server = TlsSession(context, server_side=True)
+    own = client_tls(files(client_leaf, trust=server_leaf))
+    client = TlsSession(own.context(), server_side=False, server_hostname="localhost")
+    told, done = b"", False
+    while not done:
+        _, asked = client.handshake(told)
+        done, told = server.handshake(asked)
+    assert told == b""
+    assert server.spiffe_ids_and_end()[0] == (REVIEWS,)
+
+
 class WhoAmI(Echo):
     """Keeps the peer of the last call."""
 

@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -101,23 +102,30 @@ def sign_leaf(issuer: KeyPair, request: SigningRequest, start: datetime, end: da
     names += map(_server_name, request.dns_names)
     if not names:
         raise SigningError("a certificate needs a name")
-    usage = _usage(digital_signature=True, key_encipherment=isinstance(key, rsa.RSAPublicKey))
     return (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([]))
-        .issuer_name(issuer.certificate.subject)
+        _leaf_of(issuer.certificate, is_rsa=isinstance(key, rsa.RSAPublicKey))
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(start)
         .not_valid_after(end)
+        .add_extension(x509.SubjectAlternativeName(names), critical=True)
+        .sign(issuer.key, _hash(issuer.key))
+    )
+
+
+@lru_cache(maxsize=8)
+def _leaf_of(issuer: x509.Certificate, *, is_rsa: bool) -> x509.CertificateBuilder:
+    """What all leaves of an issuer have in common that are for a key of this kind."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([]))
+        .issuer_name(issuer.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(_authority_key(issuer.certificate), critical=False)
+        .add_extension(_usage(digital_signature=True, key_encipherment=is_rsa), critical=True)
+        .add_extension(_authority_key(issuer), critical=False)
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
-        .add_extension(x509.SubjectAlternativeName(names), critical=True)
-        .sign(issuer.key, _hash(issuer.key))
     )
 
 

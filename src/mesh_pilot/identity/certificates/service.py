@@ -58,6 +58,7 @@ QUIET_SECONDS = 0.01
 PATIENCE_SECONDS = 0.1
 """The longest wait for pushes to be over. After it, requests do not wait for as long."""
 
+_END = "-----END CERTIFICATE-----"
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 
 
@@ -230,16 +231,17 @@ def answered_chain(chain: bytes, roots: Sequence[bytes]) -> list[str]:
 
     Agents trust the last element, so it holds all roots while one is replaced by another, the signer's own first.
     """
-    signed = _CERTIFICATE.findall(chain.decode())
-    known = _certificates(tuple(roots))
-    own = [text for text in signed[1:] if text in known]
-    return [text for text in signed if text not in own] + ["".join(dict.fromkeys([*own, *known]))] * bool(known)
+    leaf, end, rest = chain.decode().partition(_END)
+    return [leaf + end + "\n", *_following(rest.removeprefix("\n"), tuple(roots))]
 
 
-@lru_cache(maxsize=2)
-def _certificates(roots: tuple[bytes, ...]) -> tuple[str, ...]:
-    """The certificates in PEM; those of the mesh are the same in nearly all answers."""
-    return tuple(text for root in roots for text in _CERTIFICATE.findall(root.decode()))
+@lru_cache(maxsize=8)
+def _following(rest: str, roots: tuple[bytes, ...]) -> tuple[str, ...]:
+    """The certificates behind a leaf: those of one signer are the same in all answers."""
+    signed = _CERTIFICATE.findall(rest)
+    known = tuple(text for root in roots for text in _CERTIFICATE.findall(root.decode()))
+    own = [text for text in signed if text in known]
+    return (*[text for text in signed if text not in own], *["".join(dict.fromkeys([*own, *known]))] * bool(known))
 
 
 def _read(message: bytes, lifetime: timedelta) -> _Request:

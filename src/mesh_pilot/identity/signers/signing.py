@@ -56,6 +56,7 @@ class SigningRequest:
 class SignedCertificate:
     """A certificate for a key that its owner keeps."""
 
+    leaf: x509.Certificate
     chain: bytes
     """PEM, leaf first, then the intermediates, then the root if the signer has it."""
     not_before: datetime
@@ -98,7 +99,7 @@ class AuditedSigner:
     async def sign(self, request: SigningRequest) -> SignedCertificate:
         """See ``Signer``."""
         signed = await self.signer.sign(request)
-        leaf = x509.load_pem_x509_certificate(signed.chain)
+        leaf = signed.leaf
         self.periods.note(request, leaf)
         log.info(
             "certificate signed",

@@ -46,7 +46,7 @@ def verified(
         )
     path = _path(leaf, chain[1:], roots, max(now, leaf.not_valid_before_utc))
     pem = b"".join(certificate.public_bytes(PEM) for certificate in path)
-    return SignedCertificate(pem, leaf.not_valid_before_utc, min(c.not_valid_after_utc for c in path))
+    return SignedCertificate(leaf, pem, leaf.not_valid_before_utc, min(c.not_valid_after_utc for c in path))
 
 
 def _check_names(leaf: x509.Certificate, request: SigningRequest) -> None:

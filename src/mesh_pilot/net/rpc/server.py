@@ -245,13 +245,8 @@ class Server:
         if scope.cancelled_caught:
             return  # by a drain, or for another handshake
         if tls is not None:
-            peer = evolve(
-                peer,
-                tls=True,
-                certificate=tls.peer_certificate(),
-                certificate_end=tls.peer_certificate_end(),
-                spiffe_ids=tls.spiffe_ids(),
-            )
+            ids, end = tls.spiffe_ids_and_end()
+            peer = evolve(peer, tls=True, certificate=tls.peer_certificate(), certificate_end=end, spiffe_ids=ids)
             if peer.spiffe_ids:
                 self._shares.add(place, peer.spiffe_ids)
         await self._serve(sock, tls, peer, place)

@@ -143,6 +143,9 @@ def server_tls_in_memory(
 def _server_tls(files: CertificateFiles, shown: Shown, roots: Callable[[], bytes], require: bool) -> TlsSource:
     def build() -> ssl.SSLContext:
         context = _context(ssl.PROTOCOL_TLS_SERVER, files, shown(), anchors := roots())
+        # No tickets: two for each client, with its certificate in them, are a fifth of a handshake, and are of no use
+        # at another replica, another worker, or after a restart, which is where crowds come from.
+        context.num_tickets = 0
         if anchors or files.trusted is not None:
             context.verify_mode = ssl.CERT_REQUIRED if require else ssl.CERT_OPTIONAL
         return context

@@ -105,10 +105,12 @@ class TlsSession:
             self._ssl.unwrap()
         return self._outgoing.read()
 
-    def spiffe_ids(self) -> tuple[str, ...]:
-        """The ``spiffe://`` names of the peer's verified certificate."""
-        names = self._verified().get("subjectAltName", ())
-        return tuple(value for kind, value in names if kind == "URI" and value.startswith("spiffe://"))
+    def spiffe_ids_and_end(self) -> tuple[tuple[str, ...], float]:
+        """The ``spiffe://`` names of the peer's verified certificate, and its end in Unix time; infinite without one."""
+        found = self._verified()  # OpenSSL makes all of it anew for each question
+        names, end = found.get("subjectAltName", ()), found.get("notAfter")
+        ids = tuple(value for kind, value in names if kind == "URI" and value.startswith("spiffe://"))
+        return ids, math.inf if end is None else ssl.cert_time_to_seconds(end)
 
     def peer_names(self) -> tuple[str, ...]:
         """The names in the peer's verified certificate: URIs, DNS names, addresses and the common name."""
@@ -123,11 +125,6 @@ class TlsSession:
     def peer_certificate(self) -> bytes | None:
         """The peer's certificate in DER, None when it showed none."""
         return self._ssl.getpeercert(binary_form=True)
-
-    def peer_certificate_end(self) -> float:
-        """The end of the peer's certificate in Unix time; infinite without one."""
-        end = self._verified().get("notAfter")
-        return math.inf if end is None else ssl.cert_time_to_seconds(end)
 
 
 async def handshake(
