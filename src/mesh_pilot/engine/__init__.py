@@ -21,8 +21,8 @@ touches, and not to the number of derived values.
 Functions must be pure: the same reads give an equal value. An exception is stored like a value, with its traceback as a
 note, and raised at each read until one of the function's reads changes. Not thread-safe.
 
-Also here: ``snapshots``, immutable sets of resources and their differences, and ``failures``, internal errors that
-stand.
+Also here: ``snapshots``, immutable sets of resources and their differences, ``patched``, copies of large mappings and
+sets that share what is the same, and ``failures``, internal errors that stand.
 
 May import: ``model``.
 """

@@ -21,13 +21,14 @@ Pure: no I/O and no clock; all mutable state is in the ``SnapshotStore`` that a 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Set, Sized
 from functools import cached_property
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 import attrs
 
+from mesh_pilot.engine.patched import SMALL, Composed, Names, PatchedSet, flat, moved, patched, patched_set
 from mesh_pilot.model.resource import Resource
 
 P = ParamSpec("P")
@@ -122,6 +123,11 @@ def without(some: frozenset[str], others: frozenset[str]) -> frozenset[str]:
     return some if some.isdisjoint(others) else some - others
 
 
+def absent(names: Iterable[str], there: Container[str]) -> frozenset[str]:
+    """The names that are not there. Costs the names, however many are there."""
+    return frozenset([name for name in names if name not in there])
+
+
 class WeightedLru:
     """The latest results of functions of immutable values, up to a total weight.
 
@@ -179,7 +185,7 @@ def _weight(argument: object) -> int:
 
 
 @attrs.frozen(eq=False)
-class Joined(Mapping[str, Resource]):
+class Joined(Composed[Resource]):
     """A read-only mapping over several mappings without a key in common."""
 
     parts: tuple[Mapping[str, Resource], ...]
@@ -190,12 +196,14 @@ class Joined(Mapping[str, Resource]):
                 return part[name]
         raise KeyError(name)
 
-    def __iter__(self) -> Iterator[str]:
-        for part in self.parts:
-            yield from part
-
     def __len__(self) -> int:
         return sum(map(len, self.parts))
+
+    def flat(self) -> dict[str, Resource]:
+        copied: dict[str, Resource] = {}
+        for part in self.parts:
+            copied.update(part.items())
+        return copied
 
 
 class SnapshotStore:
@@ -208,6 +216,7 @@ class SnapshotStore:
     def __init__(self) -> None:
         self._snapshots: WeakValueDictionary[int, Snapshot] = WeakValueDictionary({0: EMPTY})
         self._names: WeakValueDictionary[int, frozenset[str]] = WeakValueDictionary()
+        self._patched_names: WeakValueDictionary[Hashable, PatchedSet] = WeakValueDictionary()
         self._cache = WeightedLru()
         self._retained: dict[Snapshot, int] = {}
         """Each with the number of ``trim`` calls that it still survives; the latest last."""
@@ -217,14 +226,25 @@ class SnapshotStore:
 
     # -- sharing
 
-    def names(self, names: Iterable[str]) -> frozenset[str]:
+    def names(self, names: Iterable[str]) -> Names:
         """A set of names, the same object for all who use the same names."""
         made = frozenset(names)
         found = self._names.get(hash(made))
         if found == made:
             return found
+        if len(made) > SMALL:
+            for each in list(self._patched_names.values()):
+                if each.has_same(made):
+                    return each
         self._names[hash(made)] = made
         return made
+
+    def renamed(self, names: Names, more: Set[str], fewer: Set[str]) -> Names:
+        """The names with some more, and without some, no name in both: the same object for all who use the same."""
+        made = patched_set(names, more, fewer)
+        if not isinstance(made, PatchedSet):
+            return self.names(made)
+        return self._patched_names.setdefault((id(made.base), made.added, made.removed), made)
 
     def shared(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of a pure function of immutable values, from the cache if another stream asked for it."""
@@ -275,19 +295,16 @@ class SnapshotStore:
         found = self._snapshots.get(digest)
         if found is not None:
             return found
-        edited = _copy(entries)
-        for name in drops:
-            edited.pop(name, None)
-        edited.update((resource.name, resource) for resource in puts)
+        edited = patched(entries, {resource.name: resource for resource in puts}, drops)
         changed = frozenset([*drops, *[resource.name for resource in puts]])
         return self.add(Snapshot(digest, edited, base.history_with(changed)))
 
-    def select(self, table: Snapshot, names: frozenset[str]) -> Snapshot:
+    def select(self, table: Snapshot, names: Names) -> Snapshot:
         """The resources of these names; the table itself if it has no others."""
         return self._cache.call(self._select, table, names)
 
-    def _select(self, table: Snapshot, names: frozenset[str]) -> Snapshot:
-        if len(table.names) == len(table) <= len(names) and table.names <= names:
+    def _select(self, table: Snapshot, names: Names) -> Snapshot:
+        if len(table) <= len(names) and len(table.names) == len(table) and table.names <= names:
             return table
         get = table.entries.get
         return self.edit(EMPTY, [resource for name in names if (resource := get(name)) is not None])
@@ -366,38 +383,59 @@ class Selection:
     def __init__(self, store: SnapshotStore) -> None:
         self._store = store
         self.table = EMPTY
-        self.names = NO_NAMES
+        self.names: Names = NO_NAMES
         self.found = EMPTY
 
-    def of(self, table: Snapshot, names: frozenset[str]) -> Snapshot:
+    def of(self, table: Snapshot, names: Names) -> Snapshot:
         if table is self.table and names is self.names:
             return self.found
         store, found = self._store, self.found
-        changed, moved = store.diff(self.table, table), NO_NAMES
+        changed, other = store.diff(self.table, table), NO_NAMES
         if names is not self.names:
-            moved = store.shared(frozenset.symmetric_difference, names, self.names)
+            other = store.shared(moved, self.names, names)
         self.table, self.names = table, names
-        if is_large(len(changed) + len(moved), len(names)):
+        if is_large(len(changed) + len(other), len(names)):
             self.found = store.select(table, names)
         else:
-            touched = union(changed, moved)
+            touched = union(changed, other)
             now = {name: table.entries.get(name) if name in names else None for name in touched}
             drops = [name for name, resource in now.items() if resource is None and name in found.entries]
             self.found = store.edit(found, [resource for resource in now.values() if resource is not None], drops)
         return self.found
 
 
+class Lacking:
+    """The names that a table lacks, kept up to date as the table or the names change.
+
+    Costs what changed since the last time. State: the last table, names and result.
+    """
+
+    def __init__(self, store: SnapshotStore) -> None:
+        self._store = store
+        self._table = EMPTY
+        self._names: Names = NO_NAMES
+        self._found: Names = NO_NAMES
+
+    def of(self, table: Snapshot, names: Names) -> Names:
+        if table is self._table and names is self._names:
+            return self._found
+        store = self._store
+        touched = union(store.diff(self._table, table), store.shared(moved, self._names, names))
+        if is_large(len(touched), len(names)):
+            found = store.shared(_lacking, table, names)
+        else:
+            now = frozenset([name for name in touched if name in names and name not in table.entries])
+            found = flat(self._found) - touched | now
+        self._table, self._names, self._found = table, names, store.names(found)
+        return self._found
+
+
+def _lacking(table: Snapshot, names: Names) -> frozenset[str]:
+    return absent(names, table.entries)
+
+
 def _digest_of(resource: Resource | None) -> int:
     return 0 if resource is None else resource.digest
-
-
-def _copy(entries: Mapping[str, Resource]) -> dict[str, Resource]:
-    if not isinstance(entries, Joined):
-        return dict(entries)
-    copied: dict[str, Resource] = {}
-    for part in entries.parts:
-        copied.update(part)
-    return copied
 
 
 def _diff(before: Snapshot, after: Snapshot) -> frozenset[str]:

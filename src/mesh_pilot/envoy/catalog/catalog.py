@@ -18,6 +18,7 @@ import attrs
 
 from mesh_pilot.engine import ByName, Layer, Query, Watch
 from mesh_pilot.engine.failures import PROXY, Condition, OwnFailures, failure_of
+from mesh_pilot.engine.patched import Names
 from mesh_pilot.engine.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.explained import Explained
@@ -81,7 +82,7 @@ class WorldCatalog:
         self,
         proxy: Proxy,
         wake: Callable[[str], None] = lambda type_url: None,
-        requested: Callable[[str], frozenset[str]] = lambda _: NO_NAMES,
+        requested: Callable[[str], Names] = lambda _: NO_NAMES,
     ) -> WorldResources:
         """See ``xds.ads.resources.Catalog``."""
         identity = parse_identity(proxy.identity)
@@ -191,7 +192,7 @@ class WorldResources:
         facts: ProxyFacts,
         own: Callable[[], IdentitySet | ProxyRoots] | None,
         wake: Callable[[str], None],
-        requested: Callable[[str], frozenset[str]],
+        requested: Callable[[str], Names],
     ) -> None:
         self.wake = wake
         """The callback of the session. Sets call it directly when they may have changed."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from itertools import zip_longest
 
+from mesh_pilot.engine.patched import Names
 from mesh_pilot.engine.snapshots import (
     EMPTY,
     NO_NAMES,
     Join,
+    Lacking,
     Selection,
     Snapshot,
     SnapshotStore,
     joined,
     snapshot_of,
-    without,
 )
 from mesh_pilot.envoy.catalog.resource_sets import Missing, ResourceSet
 from mesh_pilot.identity.certificates.secrets import IdentitySet
@@ -52,11 +54,11 @@ class AgentSettingsSet:
             self._snapshot = snapshot_of((make_resource(ROOTS_NAME, PROXY_CONFIG, body, configs),))
         return self._snapshot
 
-    def ask(self, names: frozenset[str]) -> Snapshot:
+    def ask(self, names: Names) -> Snapshot:
         """As ``snapshot``: what there is does not depend on the names."""
         return self.snapshot()
 
-    def has_asked(self, names: frozenset[str]) -> bool:
+    def has_asked(self, names: Names) -> bool:
         return True
 
     def get(self, name: str) -> Resource | None:
@@ -81,8 +83,10 @@ class JoinedSet:
         self._wildcard = Join(store, joined)
         self._all = Join(store, joined)
         self._selection = Selection(store)
-        self._asked_for: list[frozenset[str]] = []
+        self._asked_for: list[Names] = []
         """For each part the names that it was asked for last, if there are several."""
+        self._lacking = tuple(Lacking(store) for _ in parts[1:])
+        """What those before it lack, for each part but the first."""
         self._latest = EMPTY
         self._store = store
 
@@ -106,7 +110,7 @@ class JoinedSet:
             self._latest = self._wildcard.of({at: part.snapshot() for at, part in enumerate(self._plans)})
         return self._latest
 
-    def select(self, names: frozenset[str]) -> Snapshot:
+    def select(self, names: Names) -> Snapshot:
         """The resources of these names, also ones that no wildcard subscription gets."""
         if len(self._parts) == 1:
             return self._selection.of(self._parts[0].ask(names), names)
@@ -115,14 +119,15 @@ class JoinedSet:
             now = dict(enumerate(self._ask(names)))
         return self._selection.of(self._all.of(now), names)
 
-    def _ask(self, names: frozenset[str]) -> Iterator[Snapshot]:
+    def _ask(self, names: Names) -> Iterator[Snapshot]:
         """The snapshots of all parts with the resources of these names. Each is asked for what none before it has."""
         self._asked_for = []
-        for part in self._parts:
+        for part, lacking in zip_longest(self._parts, self._lacking):
             self._asked_for.append(names)
             snapshot = part.ask(names)
             yield snapshot
-            names = without(names, snapshot.names)
+            if lacking is not None:
+                names = lacking.of(snapshot, names)
 
     def _has_asked(self) -> bool:
         """False if a part has forgotten a name since ``_ask``: nobody seemed to request it for a while."""
@@ -142,10 +147,10 @@ class JoinedSet:
                 return found
         return None
 
-    def work(self, names: frozenset[str]) -> Iterator[None]:
+    def work(self, names: Names) -> Iterator[None]:
         """Generate the plans and the resources of these names, one a step; see ``ResourceSet.work``."""
-        for part in self._parts:
+        for part, lacking in zip_longest(self._parts, self._lacking):
             if isinstance(part, ResourceSet):
                 yield from part.work(names)
-            if names and part is not self._parts[-1]:
-                names = without(names, part.snapshot().names)
+            if names and lacking is not None:
+                names = lacking.of(part.snapshot(), names)

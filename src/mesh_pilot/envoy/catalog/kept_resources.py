@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
+from mesh_pilot.engine.patched import Composed, Names
 from mesh_pilot.engine.snapshots import EMPTY, Join, Selection, Snapshot, SnapshotStore
 from mesh_pilot.envoy.catalog.joined_sets import JoinedSet
 from mesh_pilot.envoy.catalog.resource_sets import Missing, ResourceSet
@@ -36,7 +37,7 @@ class KeptResources:
     def snapshot(self) -> Snapshot:
         return self._filled(self.now.snapshot())
 
-    def select(self, names: frozenset[str]) -> Snapshot:
+    def select(self, names: Names) -> Snapshot:
         return self._filled(self.now.select(names), names)
 
     def get(self, name: str) -> Resource | None:
@@ -49,10 +50,10 @@ class KeptResources:
     def awaited(self) -> frozenset[str]:
         return self.now.awaited()
 
-    def work(self, names: frozenset[str]) -> Iterator[None]:
+    def work(self, names: Names) -> Iterator[None]:
         return self.now.work(names)
 
-    def _filled(self, current: Snapshot, names: frozenset[str] | None = None) -> Snapshot:
+    def _filled(self, current: Snapshot, names: Names | None = None) -> Snapshot:
         """With the earlier resources, of these names only, that are missing because of a failure."""
         if self._before is EMPTY:
             return current
@@ -80,7 +81,7 @@ class VirtualHostSets:
     def __init__(
         self,
         store: SnapshotStore,
-        requested: Callable[[], frozenset[str]],
+        requested: Callable[[], Names],
         open_table: Callable[[str], ResourceSet],
         close_table: Callable[[str], None],
     ) -> None:
@@ -88,7 +89,7 @@ class VirtualHostSets:
         self._requested = requested
         self._open = open_table
         self._close = close_table
-        self._tables: frozenset[str] = frozenset()
+        self._tables: Names = frozenset()
         self._sets: dict[str, ResourceSet] = {}
         self._join = Join(store, HostsOfTables)
         self._selection = Selection(store)
@@ -115,7 +116,7 @@ class VirtualHostSets:
             found |= live.missing()
         return found
 
-    def select(self, names: frozenset[str]) -> Snapshot:
+    def select(self, names: Names) -> Snapshot:
         return self._selection.of(self.snapshot(), names)
 
     def get(self, name: str) -> Resource | None:
@@ -130,7 +131,7 @@ class VirtualHostSets:
     def awaited(self) -> frozenset[str]:
         return frozenset()
 
-    def work(self, names: frozenset[str]) -> Iterator[None]:
+    def work(self, names: Names) -> Iterator[None]:
         """Generate the virtual hosts of the requested tables, one a step; see ``ResourceSet.work``."""
         self._follow()
         for live in list(self._sets.values()):
@@ -156,7 +157,7 @@ class VirtualHostSets:
                 self._close(table)
 
 
-class HostsOfTables(Mapping[str, Resource]):
+class HostsOfTables(Composed[Resource]):
     """A read-only mapping over the virtual hosts of several tables."""
 
     __slots__ = ("_tables",)
@@ -167,9 +168,11 @@ class HostsOfTables(Mapping[str, Resource]):
     def __getitem__(self, name: str) -> Resource:
         return self._tables[table_of(name)][name]
 
-    def __iter__(self) -> Iterator[str]:
-        for hosts in self._tables.values():
-            yield from hosts
-
     def __len__(self) -> int:
         return sum(map(len, self._tables.values()))
+
+    def flat(self) -> dict[str, Resource]:
+        copied: dict[str, Resource] = {}
+        for hosts in self._tables.values():
+            copied.update(hosts.items())
+        return copied

@@ -25,6 +25,7 @@ import attrs
 
 from mesh_pilot.engine import ByName, Layer, Query, Watch
 from mesh_pilot.engine.failures import Condition, Failures, OwnFailures, failure_of
+from mesh_pilot.engine.patched import Names, is_akin, moved
 from mesh_pilot.engine.snapshots import (
     EMPTY,
     NO_NAMES,
@@ -102,7 +103,7 @@ class ResourceSet:
         """The queries of the planned resources, by name."""
         self._asked: dict[str, None] = {}
         """The names that a function of names was asked for."""
-        self._asked_sets: dict[int, ref[frozenset[str]]] = {}
+        self._asked_sets: dict[int, ref[Names]] = {}
         """Sets of names that are all in ``_asked``, by identity: to compare two of them costs as much as to ask."""
         self._ahead: dict[ResourceQuery, None] = {}
         """Resources that were generated before the plan is followed, see ``work``."""
@@ -155,26 +156,32 @@ class ResourceSet:
             if name is not None:
                 self._update(name)
 
-    def ask(self, names: frozenset[str]) -> Snapshot:
+    def ask(self, names: Names) -> Snapshot:
         """A snapshot with the resources of these names, among others. Costs nothing if all were asked for before."""
         if not self.has_asked(names):
-            for name in names:
+            for name in self._unasked(names):
                 self.get(name)
             self._note_asked(names)
         return self.snapshot()
 
-    def has_asked(self, names: frozenset[str]) -> bool:
+    def has_asked(self, names: Names) -> bool:
         """True if ``ask`` or ``work`` has dealt with this set of names, and none was forgotten since."""
         if self._named is None:
             return True
         found = self._asked_sets.get(id(names))
         return found is not None and found() is names
 
-    def _note_asked(self, names: frozenset[str]) -> None:
+    def _note_asked(self, names: Names) -> None:
         asked, key = self._asked_sets, id(names)
         asked[key] = ref(names, lambda _: asked.pop(key, None))
 
-    def work(self, names: frozenset[str]) -> Iterator[None]:
+    def _unasked(self, names: Names) -> Iterator[str]:
+        """The names that were not asked for. If they are akin to names that were, it costs the difference."""
+        known = (found() for found in list(self._asked_sets.values()))
+        akin = next((each for each in known if each is not None and is_akin(each, names)), None)
+        return (name for name in (names if akin is None else moved(akin, names)) if name not in self._asked)
+
+    def work(self, names: Names) -> Iterator[None]:
         """Generate the plan, or the resources of these names: one after each step, none if all were generated before.
 
         May be left at any step, and begun again. Reading without it does the same work at once.
@@ -182,10 +189,9 @@ class ResourceSet:
         if self._named is not None:
             if self.has_asked(names):
                 return
-            for name in names:
-                if name not in self._asked:
-                    yield
-                    self.get(name)
+            for name in self._unasked(names):
+                yield
+                self.get(name)
             self._note_asked(names)
         elif not (self._planned or self._is_ahead):
             yield from self._work_ahead()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Set
 from datetime import datetime, timedelta
 from itertools import count
 
@@ -327,11 +327,11 @@ class IdentitySet:
     def snapshot(self) -> Snapshot:
         return self._snapshot
 
-    def ask(self, names: frozenset[str]) -> Snapshot:
+    def ask(self, names: Set[str]) -> Snapshot:
         """As ``snapshot``: what there is does not depend on the names."""
         return self._snapshot
 
-    def has_asked(self, names: frozenset[str]) -> bool:
+    def has_asked(self, names: Set[str]) -> bool:
         return True
 
     def get(self, name: str) -> Resource | None:

@@ -6,7 +6,7 @@ its SPIFFE validator does, in which the roots of a trust domain vouch for names 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Set
 
 from envoy.config.core.v3 import base_pb2
 from envoy.extensions.transport_sockets.tls.v3 import common_pb2, secret_pb2, tls_spiffe_validator_config_pb2
@@ -99,11 +99,11 @@ class TrustSet:
             self._snapshot = snapshot_of((made,) if made is not None else ())
         return self._snapshot
 
-    def ask(self, names: frozenset[str]) -> Snapshot:
+    def ask(self, names: Set[str]) -> Snapshot:
         """As ``snapshot``: what there is does not depend on the names."""
         return self.snapshot()
 
-    def has_asked(self, names: frozenset[str]) -> bool:
+    def has_asked(self, names: Set[str]) -> bool:
         return True
 
     def get(self, name: str) -> Resource | None:

@@ -106,7 +106,7 @@ class TlsSession:
         return self._outgoing.read()
 
     def spiffe_ids_and_end(self) -> tuple[tuple[str, ...], float]:
-        """The ``spiffe://`` names of the peer's verified certificate, and its end in Unix time; infinite without one."""
+        """The ``spiffe://`` names of the peer's verified certificate and its end in Unix time, infinite without one."""
         found = self._verified()  # OpenSSL makes all of it anew for each question
         names, end = found.get("subjectAltName", ()), found.get("notAfter")
         ids = tuple(value for kind, value in names if kind == "URI" and value.startswith("spiffe://"))

@@ -103,6 +103,10 @@ class PresentedVersions(dict[str, str]):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
+def _as_presented(versions: Mapping[str, str]) -> PresentedVersions:
+    return versions if isinstance(versions, PresentedVersions) else PresentedVersions(versions)
+
+
 @attrs.frozen
 class DeltaRequest:
     """A ``DeltaDiscoveryRequest``."""
@@ -110,9 +114,7 @@ class DeltaRequest:
     type_url: str = ""
     subscribe: tuple[str, ...] = ()
     unsubscribe: tuple[str, ...] = ()
-    initial_versions: PresentedVersions = attrs.field(
-        factory=PresentedVersions, converter=lambda v: v if isinstance(v, PresentedVersions) else PresentedVersions(v)
-    )
+    initial_versions: PresentedVersions = attrs.field(factory=PresentedVersions, converter=_as_presented)
     """The resources that a reconnecting client has, name to version."""
     nonce: str = ""
     error: str | None = None

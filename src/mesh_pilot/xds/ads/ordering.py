@@ -28,7 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from mesh_pilot.engine.snapshots import NO_NAMES, Snapshot
+from mesh_pilot.engine.patched import flat
+from mesh_pilot.engine.snapshots import NO_NAMES, Snapshot, absent
 from mesh_pilot.model.proxy import LOCAL_CLUSTER
 from mesh_pilot.model.resource import (
     CLUSTER,
@@ -257,7 +258,8 @@ class PushOrder:
             endpoints.request_again(touched)
         # On the first connect nothing serves yet, so that nothing has to be kept from breaking.
         if clusters.wildcard and (clusters.last.version or self._is_reconnect):
-            self._warming.update(touched - clusters.client_state.names, touched.intersection(clusters.nacked_names))
+            new = absent(touched, clusters.client_state.entries)
+            self._warming.update(new, touched.intersection(clusters.nacked_names))
 
     def _follow_tables(self, routes: Subscription, pending: PendingResponse) -> None:
         """A table that is new to the client has none of its virtual hosts, whatever was sent of them before."""
@@ -333,7 +335,7 @@ class PushOrder:
             return
         self._has_unknown_clusters = False
         if endpoints is not None:
-            gone = sorted(clusters.absent(endpoints.names - {LOCAL_CLUSTER}))
+            gone = sorted(clusters.absent(flat(endpoints.names) - {LOCAL_CLUSTER}))
             self._placeholders = frozenset(gone[:MAX_PLACEHOLDERS])
             clusters.assume(map(self._catalog.placeholder_cluster, self._placeholders))
 

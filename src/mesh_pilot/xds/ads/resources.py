@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Protocol
 
+from mesh_pilot.engine.patched import Names
 from mesh_pilot.engine.snapshots import Snapshot, SnapshotStore
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
@@ -21,7 +22,7 @@ class TypeResources(Protocol):
         """Everything that a wildcard subscription gets now; the same object until that changes."""
         ...
 
-    def select(self, names: frozenset[str]) -> Snapshot:
+    def select(self, names: Names) -> Snapshot:
         """The resources of these names now, also ones that no wildcard subscription gets, such as route tables."""
         ...
 
@@ -36,7 +37,7 @@ class TypeResources(Protocol):
         """
         ...
 
-    def work(self, names: frozenset[str]) -> Iterator[None]:
+    def work(self, names: Names) -> Iterator[None]:
         """Generate what ``snapshot`` and ``select`` will need, one resource a step, and nothing twice.
 
         May be left at any step: reading generates at once what is missing.
@@ -79,9 +80,7 @@ class Catalog(Protocol):
         """The store of all snapshots that it hands out. Streams add what their clients hold."""
         ...
 
-    def open(
-        self, proxy: Proxy, wake: Callable[[str], None], requested: Callable[[str], frozenset[str]]
-    ) -> ProxyResources:
+    def open(self, proxy: Proxy, wake: Callable[[str], None], requested: Callable[[str], Names]) -> ProxyResources:
         """The resources of a proxy.
 
         ``wake`` is called from the reducer with the type of a set that was read and may have changed, at most once

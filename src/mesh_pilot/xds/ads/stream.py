@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Container, Hashable, Iterator,
 
 import attrs
 
+from mesh_pilot.engine.patched import Names
 from mesh_pilot.engine.snapshots import Snapshot, SnapshotStore
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.proxy import Proxy
@@ -172,7 +173,7 @@ class Stream:
         held = self.client_state(type_url)
         return held if self._resources is None else self._resources.explained(held, type_url, seen)
 
-    def names(self, type_url: str) -> frozenset[str]:
+    def names(self, type_url: str) -> Names:
         """The names of a type that the client subscribes to, besides the wildcard."""
         return self._subscriptions.get(type_url, _IDLE).names
 
@@ -185,7 +186,7 @@ class Stream:
         """The same as a snapshot."""
         return self._subscriptions.get(type_url, _IDLE).client_state
 
-    def requests(self, type_url: str) -> frozenset[str] | None:
+    def requests(self, type_url: str) -> Names | None:
         """The names of a type that the client subscribes to; None if it never requested the type."""
         subscription = self._subscriptions.get(type_url)
         return subscription.names if subscription else None
@@ -347,7 +348,7 @@ class Stream:
                 each.is_stale = True
         self._wake()
 
-    def _requested(self, type_url: str) -> frozenset[str]:
+    def _requested(self, type_url: str) -> Names:
         """The names that the client subscribes to; for virtual hosts, the tables."""
         return self._subscriptions.get(ROUTE if type_url == VIRTUAL_HOST else type_url, _IDLE).names
 

@@ -46,7 +46,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
-from mesh_pilot.engine.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore, union, without
+from mesh_pilot.engine.patched import Names, flat
+from mesh_pilot.engine.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore, absent, union, without
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds, check
 from mesh_pilot.model.resource import CLUSTER, LISTENER, RESOURCE_TYPES, Resource
 from mesh_pilot.xds.ads.last_response import Doubts, LastResponse, NackedVersion
@@ -83,7 +84,7 @@ class Subscription:
         self._can_remove = variant is Variant.DELTA
         """Responses name what is gone."""
         self.wildcard = False
-        self.names = NO_NAMES
+        self.names: Names = NO_NAMES
         self.client_state = EMPTY
         self.is_stale = True
         """True if what the client should hold may have changed since ``refresh``."""
@@ -139,7 +140,7 @@ class Subscription:
         if wildcard == self.wildcard and now == self.names and not self._unnamed_by_stale:
             return
         self.is_stale = True
-        new, lost = without(now, self.names), without(self.names, now)
+        new, lost = without(flat(now), flat(self.names)), without(flat(self.names), flat(now))
         self._check(len(now), new)
         self.names = now
         self._requested = union(self._requested, new)
@@ -155,7 +156,7 @@ class Subscription:
         """
         self._has_named = self._has_named or bool(names)
         now, has_wildcard = self._store.shared(_parsed, self._store, names)
-        self._unnamed_by_stale = union(self._unnamed_by_stale, without(self.names, now))
+        self._unnamed_by_stale = union(self._unnamed_by_stale, without(flat(self.names), flat(now)))
         if self._has_named and not has_wildcard and self.wildcard:
             self._unnamed_by_stale = union(self._unnamed_by_stale, self._desired.names)
 
@@ -169,7 +170,8 @@ class Subscription:
                 self._set_wildcard(True)
             return
         self.is_stale = True
-        new, has_wildcard = self._store.shared(_parsed, self._store, tuple(subscribe))
+        parsed, has_wildcard = self._store.shared(_parsed, self._store, tuple(subscribe))
+        new = flat(parsed)
         stopped = frozenset(unsubscribe).difference(subscribe)
         if WILDCARD in stopped:
             self._set_wildcard(False)
@@ -179,9 +181,9 @@ class Subscription:
             elif self.last.outstanding is not None:  # the client may take what is under way for an answer to this
                 self._requested = union(self._requested, frozenset(r.name for r in self.last.outstanding.resources))
             self._set_wildcard(True)
-        lost = stopped & self.names
-        if lost or not new <= self.names:
-            self.names = self._store.shared(_renamed, self._store, self.names, new, lost)
+        lost = frozenset([name for name in stopped if name in self.names])
+        if lost or any(name not in self.names for name in new):
+            self.names = self._store.shared(SnapshotStore.renamed, self._store, self.names, new, lost)
             self._check(len(self.names), new)
         self._requested = union(self._requested, new)
         if self.wildcard:
@@ -285,7 +287,7 @@ class Subscription:
 
     def adds(self, pending: PendingResponse) -> bool:
         """True if a response gives the client a name that it does not have."""
-        return not pending.put_names <= self.client_state.names
+        return bool(absent(pending.put_names, self.client_state.entries))
 
     def is_new(self, name: str) -> bool:
         """True for a name, about to be sent, that is requested or that the client may not have."""
@@ -293,7 +295,7 @@ class Subscription:
 
     def absent(self, names: frozenset[str]) -> frozenset[str]:
         """The names that do not exist. Call ``refresh`` before."""
-        return without(names, self._desired.names)
+        return absent(names, self._desired.entries)
 
     def is_current(self, name: str) -> bool:
         """True for a name that the client was sent and that still exists."""
@@ -316,15 +318,15 @@ class Subscription:
         """The names that the client subscribes to, does not have, and that do not exist. Call ``refresh`` before."""
         if not self.names or (not self.wildcard and len(self.names) == len(self.client_state)):
             return NO_NAMES  # a client without the wildcard holds nothing but these names
-        lacking = self._store.shared(without, self.names, self.client_state.names)
-        return frozenset(name for name in lacking if name not in self._desired.entries)
+        return self._store.shared(_missing, self.names, self.client_state, self._desired)
 
     # -- what to send
 
     def request_again(self, names: Iterable[str]) -> None:
         """The client waits for those of these names that it ever had, changed or not."""
-        again = self.client_state.names.intersection(names)
-        self._requested = union(self._requested, again if self.wildcard else again & self.names)
+        held = self.client_state.entries
+        again = frozenset([name for name in names if name in held and self.is_subscribed(name)])
+        self._requested = union(self._requested, again)
 
     def pending(
         self,
@@ -477,7 +479,7 @@ class Subscription:
         return self.last.outstanding is None and self.last.phase is not Phase.NACKED and not self._doubts.nacked
 
 
-def _parsed(store: SnapshotStore, names: tuple[str, ...]) -> tuple[frozenset[str], bool]:
+def _parsed(store: SnapshotStore, names: tuple[str, ...]) -> tuple[Names, bool]:
     """The names of a request without the wildcard, and whether it has that."""
     found = frozenset(names)
     return store.names(found - {WILDCARD}), WILDCARD in found
@@ -488,12 +490,12 @@ def _presented(
     desired: Snapshot,
     clusters: Snapshot | None,
     versions: PresentedVersions,
-    names: frozenset[str] | None,
+    names: Names | None,
     type_url: str,
 ) -> tuple[Snapshot, bool]:
     """The state of a client that presents these versions, of these names only if there are any, and if it has any."""
     had: Mapping[str, str] = versions
-    if names is not None and not names.issuperset(versions):
+    if names is not None and not flat(names).issuperset(versions):
         had = {name: version for name, version in versions.items() if name in names}
     expected = store.shared(presented_versions, desired, clusters)
     if had == expected:
@@ -511,5 +513,5 @@ def _unsettled(requested: frozenset[str], held: frozenset[str], changed: frozens
     return without(requested, without(held, changed))
 
 
-def _renamed(store: SnapshotStore, names: frozenset[str], new: frozenset[str], lost: frozenset[str]) -> frozenset[str]:
-    return store.names(without(union(names, new), lost))
+def _missing(names: Names, held: Snapshot, there: Snapshot) -> frozenset[str]:
+    return frozenset([name for name in names if name not in held.entries and name not in there.entries])

@@ -223,7 +223,8 @@ def _unrequested(
         for type_url in _BY_REFERRER[resource.type_url]:
             requested = stream.requests(type_url)
             if requested is not None:
-                names = references.of(type_url) - requested - stream.holds(type_url).names
+                held = stream.holds(type_url).entries
+                names = [name for name in references.of(type_url) if name not in requested and name not in held]
                 awaited += [Awaited(_WAITED_FOR[type_url], name) for name in sorted(names)]
         if awaited:
             yield WarmingResource(resource.type_url, resource.name, resource.version, tuple(awaited))
