@@ -215,7 +215,7 @@ class Channel:
         raise ConnectionLost(f"{self._address}: no HTTP/2 from the server within {seconds:g} s")
 
     async def _run(self) -> None:
-        self._nursery.start_soon(self._http2.keep_alive, trio.current_time())
+        self._nursery.start_soon(self._http2.keep_alive)
         try:
             data = await self._transport.read()
             if http1.is_response(data):

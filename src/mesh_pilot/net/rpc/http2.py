@@ -120,6 +120,9 @@ class Http2(Outbound):
         self._in_block = False
         """True between HEADERS and the end of their block."""
         self._block_size = 0
+        self._seen = 0
+        """Bytes that had come when life was looked for last."""
+        self._is_pinged = False
         self._begin()
 
     def __repr__(self) -> str:
@@ -401,27 +404,32 @@ class Http2(Outbound):
         self.stream_released.set()
         self.settings_received.set()
 
-    async def keep_alive(self, since: float) -> None:
-        """Cut the connection when the peer does not begin HTTP/2, or does not answer a PING; else run until cancelled.
+    async def keep_alive(self) -> None:
+        """See whether the peer lives, from the start until cancelled."""
+        at = self._clock() + self.limits.handshake_timeout_seconds
+        while True:
+            await trio.sleep_until(at)
+            at = self.see_life(self._clock())
 
-        ``since`` is when the connection began, of Trio's clock.
-        Any bytes from the peer are a sign of life, so a busy connection is never pinged.
+    def see_life(self, now: float) -> float:
+        """Cut the connection when the peer has not begun HTTP/2, or did not answer a PING; send one if it is silent.
+
+        Returns when to look again. Any bytes from the peer are a sign of life, so a busy connection is never pinged.
         """
         limits, transport = self.limits, self.transport
-        await trio.sleep_until(since + limits.handshake_timeout_seconds)
-        if not transport.bytes_received:
+        seen, self._seen = self._seen, transport.bytes_received
+        if not self._seen:
             transport.cut(f"nothing received in the first {limits.handshake_timeout_seconds:g} s")
-            return
-        while True:
-            seen = transport.bytes_received
-            await trio.sleep(limits.keepalive_interval_seconds)
-            if transport.bytes_received != seen:
-                continue
-            self.ping()
-            await trio.sleep(limits.keepalive_timeout_seconds)
-            if transport.bytes_received == seen:
-                transport.cut(f"the peer did not answer a keepalive ping in {limits.keepalive_timeout_seconds:g} s")
-                return
+            return math.inf
+        if self._seen != seen:
+            self._is_pinged = False
+            return now + limits.keepalive_interval_seconds
+        if self._is_pinged:
+            transport.cut(f"the peer did not answer a keepalive ping in {limits.keepalive_timeout_seconds:g} s")
+            return math.inf
+        self._is_pinged = True
+        self.ping()
+        return now + limits.keepalive_timeout_seconds
 
 
 @cache

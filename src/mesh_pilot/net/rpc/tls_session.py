@@ -85,7 +85,7 @@ class TlsSession:
         chunks: list[bytes] = []
         while not self.ended:
             try:
-                chunk = self._ssl.read(64 * 1024)
+                chunk = self._ssl.read(len(data))  # room for more would be cleared in vain
             except ssl.SSLWantReadError:
                 break
             except ssl.SSLZeroReturnError:
