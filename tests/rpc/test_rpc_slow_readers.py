@@ -66,6 +66,29 @@ async def test_a_handler_waits_for_a_socket_that_is_full_whatever_the_window() -
         await settled(lambda: server.statistics().connections_open == 0)
 
 
+async def test_a_large_message_is_not_queued_as_a_whole_for_a_peer_that_would_take_it_as_one_frame() -> None:
+    class Large(Echo):
+        async def unary(self, stream: Bytes) -> None:
+            await stream.recv_message()
+            await stream.send_message(bytes(16_000_000))
+
+    async with serving(Large()) as server:
+        peer = RawPeer(server.addresses[0])
+
+        def ask() -> None:
+            peer.h2.update_settings({4: 2**31 - 1, 5: 2**24 - 1})
+            peer.h2.increment_flow_control_window(2**31 - 1 - 65535)
+            peer.request(UNARY)
+            peer.message(b"", end_stream=True)
+
+        await in_thread(ask)
+        await settled(lambda: server.connections()[0].bytes_waiting > 64 * 1024)
+        await wait_all_tasks_blocked(0.1)
+        assert server.connections()[0].bytes_waiting <= 512 * 1024
+        assert server.statistics().connections_cut == 0
+        await in_thread(peer.close)
+
+
 async def test_streams_of_one_connection_share_it_when_one_of_them_is_not_read() -> None:
     echo = Echo()
     async with serving(echo) as server, open_channel(server.addresses[0]) as channel:

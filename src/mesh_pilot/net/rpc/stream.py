@@ -110,6 +110,7 @@ class Http2Stream:
         connection = self.connection
         if (
             not (self.sends and self._sends % TURNS)
+            or len(message) > _SEND_CHUNK
             or connection.transport.is_paused
             or not connection.send_message(self.h2, message)
         ):

@@ -21,8 +21,8 @@ from mesh_pilot.net.rpc.tls_session import TlsSession
 __all__ = ["SocketTransport"]
 
 _READ_SIZES = 4 * 1024, 64 * 1024
-"""What a read asks for: little at first, as the kernel's bytes are copied into room of that size; much after a read
-that got all of it."""
+"""Bytes that a read asks for: few at first, as the kernel is given room of that size, which is then cut to what came;
+many after a read that got all of it."""
 _CLOSE_GRACE_SECONDS = 5.0
 """How long a closing transport tries to hand its last bytes to a peer that does not read."""
 
