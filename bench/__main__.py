@@ -188,24 +188,26 @@ def scale(sizes: str, clients: int, variant: str, repeat: int, **outputs: Any) -
 @click.option("--endpoints", default=10, help="Endpoints of each.")
 @click.option("--virtual-services", default=0, help="VirtualServices.")
 @click.option("--repeat", default=1, help="How often.")
+@click.option("--compare", "revision", default="", help="By turns on this git revision, too.")
 @_outputs
-def cold(services: int, endpoints: int, virtual_services: int, repeat: int, **outputs: Any) -> None:
+def cold(services: int, endpoints: int, virtual_services: int, repeat: int, revision: str, **outputs: Any) -> None:
     """From the start of the process on files to the first full answer, and the memory that takes."""
     output = _Output(**outputs)
     mesh = Mesh(services=services, endpoints=endpoints, virtual_services=virtual_services)
-    _run(output, lambda: cases.cold(mesh, output.say, repeat=repeat))
+    _run(output, lambda: cases.cold(mesh, output.say, repeat=repeat, revision=revision))
 
 
 @main.command()
 @click.option("--services", default=10_000, help="Services of the mesh.")
 @click.option("--endpoints", default=10, help="Endpoints of each.")
 @click.option("--repeat", default=1, help="How often.")
+@click.option("--compare", "revision", default="", help="By turns on this git revision, too.")
 @_outputs
-def restart(services: int, endpoints: int, repeat: int, **outputs: Any) -> None:
+def restart(services: int, endpoints: int, repeat: int, revision: str, **outputs: Any) -> None:
     """From the start on the state of an earlier run to the first full answer, against a start on files."""
     output = _Output(**outputs)
     mesh = Mesh(services=services, endpoints=endpoints, virtual_services=0)
-    _run(output, lambda: cases.restart(mesh, output.say, repeat=repeat))
+    _run(output, lambda: cases.restart(mesh, output.say, repeat=repeat, revision=revision))
 
 
 @main.command()

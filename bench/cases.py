@@ -146,31 +146,50 @@ def scale(sizes: Sequence[int], clients: int, variants: Sequence[str], say: Say,
     return found
 
 
-def cold(mesh: Mesh, say: Say, *, repeat: int = 1) -> list[Measurement]:
-    """From the start of the process on files to the first full answer of one client."""
+def cold(mesh: Mesh, say: Say, *, repeat: int = 1, revision: str = "") -> list[Measurement]:
+    """From the start of the process on files to the first full answer of one client; by turns on a git revision."""
     measured = []
-    for number in range(repeat):
-        with own_server("mesh-pilot", mesh.files()) as server:
-            measured.append(_first_answer(server, mesh, "files to first full answer", number, say))
+    with _by_turns(revision) as turns:
+        for number in range(repeat):
+            for name, source in turns:
+                with own_server(name, mesh.files(), source=source) as server:
+                    measured.append(_first_answer(server, mesh, "files to first full answer", number, say))
     return measured
 
 
-def restart(mesh: Mesh, say: Say, *, repeat: int = 1) -> list[Measurement]:
-    """From the start to the first full answer: on files, then killed and with its state, then also without files."""
+def restart(mesh: Mesh, say: Say, *, repeat: int = 1, revision: str = "") -> list[Measurement]:
+    """From the start to the first full answer: on files, then killed and with its state, then also without files; by
+    turns on a git revision."""
     measured = []
-    for number in range(repeat):
-        with own_server("mesh-pilot", mesh.files()) as server:
-            cold = _first_answer(server, mesh, "files to first full answer", number, say)
-            _wait_kept(server)
-            server.kill()
-            again = _first_answer(server, mesh, "state to first full answer, files there", number, say)
-            server.kill()
-            server.folder.rename(server.folder.with_name("away"))
-            away = _first_answer(server, mesh, "state to first full answer, files away", number, say)
-            for one in (again, away):
-                say(f"{one.event}: {one.last / cold.last:.2f} of the time, {one.cpu / cold.cpu:.2f} of the CPU")
-            measured += [cold, again, away]
+    with _by_turns(revision) as turns:
+        for number in range(repeat):
+            for name, source in turns:
+                with own_server(name, mesh.files(), source=source) as server:
+                    measured += _restarted(server, mesh, number, say)
     return measured
+
+
+def _restarted(server: OwnServer, mesh: Mesh, number: int, say: Say) -> list[Measurement]:
+    cold = _first_answer(server, mesh, "files to first full answer", number, say)
+    _wait_kept(server)
+    server.kill()
+    again = _first_answer(server, mesh, "state to first full answer, files there", number, say)
+    server.kill()
+    server.folder.rename(server.folder.with_name("away"))
+    away = _first_answer(server, mesh, "state to first full answer, files away", number, say)
+    for one in (again, away):
+        say(f"{server.name}, {one.event}: {one.last / cold.last:.2f} of the time, {one.cpu / cold.cpu:.2f} of the CPU")
+    return [cold, again, away]
+
+
+@contextmanager
+def _by_turns(revision: str) -> Iterator[Sequence[tuple[str, Path | None]]]:
+    """What is measured, by name: this checkout, then that of a revision if there is one."""
+    if not revision:
+        yield [("mesh-pilot", None)]
+        return
+    with checkout(revision) as tree:
+        yield [("mesh-pilot", None), (revision, tree)]
 
 
 def _wait_kept(server: OwnServer) -> None:
@@ -197,7 +216,7 @@ def _first_answer(server: OwnServer, mesh: Mesh, event: str, number: int, say: S
     note = f"ready after {ready:.2f} s ({cpu_ready:.2f} s CPU, {memory_ready:.0f} MB); at most {most:.0f} MB"
     calls = server.work().calls
     found = Measurement(
-        server="mesh-pilot",
+        server=server.name,
         mesh=mesh.label,
         variant="sotw",
         clients=1,
@@ -216,7 +235,7 @@ def _first_answer(server: OwnServer, mesh: Mesh, event: str, number: int, say: S
         note=note,
         **spread([at - began for at in times.at]),
     )
-    say(f"{mesh.label}, {event}: last {found.last:.2f} s, CPU {cpu:.2f} s; {note}")
+    say(f"{server.name}, {mesh.label}, {event}: last {found.last:.2f} s, CPU {cpu:.2f} s; {note}")
     return found
 
 
