@@ -16,7 +16,7 @@ from functools import cached_property, partial
 import attrs
 import yaml
 
-from mesh_pilot.istio.reading.yaml_fast import UncommonYamlError, read_documents
+from mesh_pilot.istio.reading.yaml_fast import UncommonYamlError, read_document
 from mesh_pilot.istio.reading.yaml_marked import MarkedReader, Marks, NumberTooLongError, UnsupportedYamlError
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 
@@ -84,17 +84,16 @@ def load_part(text: str, offset: int, origin: Origin) -> Iterator[Document | Con
     if preamble is not None and preamble.end() == len(text):
         return
     try:
-        found = read_documents(text)
-    except (UncommonYamlError, NumberTooLongError, yaml.YAMLError):
+        data, line = read_document(text)
+    except (UncommonYamlError, NumberTooLongError):
         yield from _load_marked(text, offset, origin)
         return
-    for index, (data, line) in enumerate(found):
-        yield Document(data, offset + line + 1, partial(_marks, text, offset, index))
+    yield Document(data, offset + line + 1, partial(_marks, text, offset))
 
 
-def _marks(text: str, offset: int, index: int) -> Marks:
+def _marks(text: str, offset: int) -> Marks:
     """The lines of a document that was read by the fast path."""
-    return MarkedReader(text, offset).documents()[index][1]
+    return MarkedReader(text, offset).documents()[0][1]
 
 
 def _load_marked(text: str, offset: int, origin: Origin) -> Iterator[Document | ConfigError]:

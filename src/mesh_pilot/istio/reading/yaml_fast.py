@@ -1,56 +1,48 @@
-"""Plain data from libyaml's events, without lines: the fast path of `yaml_marked`, with the same results.
+"""Plain data without lines, from a reader of YAML in Rust: the fast path of `yaml_marked`, with the same results.
 
-Anchors, tags, merges and errors are left to `yaml_marked`, which also knows the line of everything.
+The reader is libyaml in Rust: it refuses what PyYAML refuses, and makes no Python object for an event, on which PyYAML
+spends most of its time. Plain scalars mean to it what they mean in YAML 1.2, where `yes` and `010` are strings. What
+`scalar_value` takes for something else, and the reader for a string even without quotes, may be either: it is left to
+`yaml_marked`, as anchors, tags, merges and errors are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from functools import lru_cache
-from typing import cast
 
-from yaml.cyaml import CParser  # type: ignore[attr-defined]  # missing from its stub
-from yaml.events import (
-    CollectionStartEvent,
-    DocumentStartEvent,
-    Event,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    StreamEndEvent,
-)
+import ryaml
 
 from mesh_pilot.istio.reading.yaml_marked import MAX_NODES, key_text, scalar_value
 
-MAX_DEPTH = 100
-"""The maximum nesting of values on the fast path."""
-
-_Next = Callable[[], Event]
+_BLANK = r"(?:[ \t]*(?:#[^\n]*)?\r?\n)*"
+_BEFORE_ROOT = re.compile(rf"{_BLANK}(?:---)?{_BLANK}")
+_ODD_LINE_BREAK = re.compile("\r(?!\n)|[\x85\u2028\u2029\ufeff]")
 
 
 class UncommonYamlError(Exception):
     """The text has to be read by `yaml_marked`."""
 
 
-def read_documents(text: str) -> list[tuple[dict[str, object], int]]:
-    """The data of each document, an object, and the 0-based line on which it starts.
+def read_document(text: str) -> tuple[dict[str, object], int]:
+    """The data of the only document, an object, and the 0-based line on which it starts.
 
-    Raises UncommonYamlError if `yaml_marked` has to read it (also for a list of objects, whose items have lines of
-    their own), or libyaml's errors.
+    Raises UncommonYamlError if `yaml_marked` has to read it (also for several documents, and for a list of objects,
+    whose items have lines of their own), and NumberTooLongError.
     """
-    if "&" in text or "!" in text or _may_have_too_many(text):
-        raise UncommonYamlError  # there may be anchors in it, or tags, or too many values
-    following = cast(_Next, CParser(text).get_event)
-    found = []
-    while not isinstance(event := following(), StreamEndEvent):
-        if isinstance(event, DocumentStartEvent):
-            root = following()
-            data = _node(root, following, 0)
-            if not isinstance(data, dict) or "items" in data:
-                raise UncommonYamlError
-            found.append((data, root.start_mark.line if root.start_mark else 0))
-    return found
+    has_odd_lines = ("\r" in text or not text.isascii()) and _ODD_LINE_BREAK.search(text)
+    if "&" in text or "!" in text or has_odd_lines or _may_have_too_many(text):
+        raise UncommonYamlError  # it may have anchors, tags, lines that are counted otherwise, too many values
+    before = _BEFORE_ROOT.match(text)
+    assert before is not None  # it matches nothing, too
+    try:
+        found = ryaml.loads_all(text)
+    except ValueError:
+        raise UncommonYamlError from None
+    match found:
+        case [dict() as data] if "items" not in data and not text.startswith("%", before.end()):
+            return _object(data), text.count("\n", 0, before.end())
+    raise UncommonYamlError
 
 
 def _may_have_too_many(text: str) -> bool:
@@ -58,45 +50,38 @@ def _may_have_too_many(text: str) -> bool:
     return len(text) > MAX_NODES and sum(map(text.count, "\n,:[{-?")) >= MAX_NODES
 
 
-def _node(event: Event, following: _Next, depth: int) -> object:
-    """The value that starts with `event`."""
-    if isinstance(event, ScalarEvent):
-        return _plain(event.value) if event.implicit[0] else event.value
-    if not isinstance(event, CollectionStartEvent) or depth > MAX_DEPTH:
+def _object(data: dict[object, object]) -> dict[str, object]:
+    found = {
+        _text(key) if type(key) is str else _key(key): _text(item) if type(item) is str else _value(item)
+        for key, item in data.items()
+    }
+    if len(found) != len(data):
+        raise UncommonYamlError  # 5 and "5"
+    return found
+
+
+def _key(key: object) -> str:
+    if key is None:
         raise UncommonYamlError
-    if isinstance(event, MappingStartEvent):
-        return _mapping(following, depth + 1)
-    items = []
-    while not isinstance(event := following(), SequenceEndEvent):
-        items.append(_node(event, following, depth + 1))
-    return items
+    return key_text(key, 0)
 
 
-@lru_cache(maxsize=1024)
-def _key(written: str) -> str:
-    value = scalar_value(written)
-    if value is None or written == "<<":
+def _value(value: object) -> object:
+    if type(value) is dict:
+        return _object(value)
+    if type(value) is list:
+        return [_text(item) if type(item) is str else _value(item) for item in value]
+    return value
+
+
+@lru_cache(maxsize=4096)
+def _text(text: str) -> str:
+    """A string that means itself. Cached, so that equal strings are one object: most occur many times."""
+    if text == "<<" or _may_be_plain(text):
         raise UncommonYamlError
-    return key_text(value, 0)
+    return text
 
 
-_plain = lru_cache(maxsize=4096)(scalar_value)
-"""Cached, so that equal values are one object: most occur many times."""
-
-
-def _mapping(following: _Next, depth: int) -> dict[str, object]:
-    data: dict[str, object] = {}
-    while isinstance(event := following(), ScalarEvent):
-        key = event.value
-        if event.implicit[0]:
-            key = _key(key)
-        if key in data:
-            raise UncommonYamlError
-        event = following()
-        if isinstance(event, ScalarEvent):  # nearly all are
-            data[key] = _plain(event.value) if event.implicit[0] else event.value
-        else:
-            data[key] = _node(event, following, depth)
-    if not isinstance(event, MappingEndEvent):
-        raise UncommonYamlError
-    return data
+def _may_be_plain(text: str) -> bool:
+    """True for a string that means something else to us if it was written without quotes, which nobody can tell."""
+    return type(scalar_value(text)) is not str and type(ryaml.loads(f"- {text}")[0]) is str
