@@ -34,6 +34,8 @@ class Origin:
     """File path or registry key."""
     line: int = 0
     """1-based line of the object in a file; 0 where there are no lines."""
+    digest: bytes = attrs.field(default=b"", eq=False, repr=False)
+    """That of the part of a file that holds this object alone, and of the code that reads it; empty for others."""
 
     def __str__(self) -> str:
         return f"{self.location or self.source}:{self.line}" if self.line else (self.location or self.source)

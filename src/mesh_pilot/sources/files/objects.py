@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 
 import attrs
 import structlog
 
+import mesh_pilot
+from mesh_pilot import __version__
 from mesh_pilot.istio.kinds import KindError, lookup
 from mesh_pilot.istio.reading.decode import decode_document
 from mesh_pilot.istio.reading.yaml import Document, load_part, split
-from mesh_pilot.model.config import ConfigError, Origin, Problem
-from mesh_pilot.model.events import item_key
+from mesh_pilot.model.config import Config, ConfigError, Origin, Problem
+from mesh_pilot.model.events import Item, item_key
 from mesh_pilot.sources.base.published import InvalidObject, Key, ValidObject
 from mesh_pilot.sources.files.content import IgnoredObject, ParsedDocument
 from mesh_pilot.sources.files.secrets import read_config_map, read_secret_object
@@ -23,8 +28,11 @@ _IDENTITY = ("apiVersion", "kind", "metadata", "metadata.name", "metadata.namesp
 """Fields that identify an object: if one of them is wrong, nobody can tell which object it is."""
 
 
-ParsedParts = dict[tuple[int, bytes], tuple[ParsedDocument, ...]]
-"""The documents of the parts of a file as last read, by the number of lines before a part and its digest."""
+_READERS = ("api", "base", "istio", "model", "sources/files")
+"""The code that decides which object is read."""
+
+ParsedParts = dict[bytes, tuple[ParsedDocument, ...]]
+"""The documents of the parts of a file as last read, by the digest of all that decides how a part is read."""
 
 
 def read_objects(
@@ -33,7 +41,8 @@ def read_objects(
     """Every object of a file, one at a time, in order.
 
     Parts of a file between separators that are as they were before are not read again: ``known`` says what stood in
-    them, and is brought up to date once all is read.
+    them, and is brought up to date once all is read. A config that has a part to itself remembers the part's digest, so
+    that it may be known over a restart.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -47,23 +56,51 @@ def read_objects(
         text = text.replace("\t", " ")
     fresh: ParsedParts = {}
     for offset, part in split(text):
-        location = (offset, hashlib.blake2b(part.encode(), digest_size=16).digest())
-        entries = known.get(location) if known else None
+        digest = _digest(part, offset, default_namespace)
+        entries = known.get(digest) if known else None
         if entries is None:
             read: list[ParsedDocument] = []
-            for document in load_part(part, offset, origin):
+            documents = list(load_part(part, offset, origin))
+            at = attrs.evolve(origin, digest=digest) if len(documents) == 1 else origin
+            for document in documents:
                 if isinstance(document, ConfigError):
                     read.append(_faulty(document))
                 else:
-                    read.append(_read(document, origin, default_namespace))
+                    read.append(_read(document, at, default_namespace))
                 yield read[-1]
             entries = tuple(read)
         else:
             yield from entries
-        fresh[location] = entries
+        fresh[digest] = entries
     if known is not None:
         known.clear()
         known.update(fresh)
+
+
+def restored_parts(items: Iterable[Item]) -> dict[str, ParsedParts]:
+    """The parts of which the only object is an item of an earlier run, by file."""
+    found: defaultdict[str, ParsedParts] = defaultdict(dict)
+    for item in items:
+        if isinstance(item, Config) and item.origin.digest:
+            found[item.origin.location][item.origin.digest] = (ValidObject(item_key(item), item, item.origin.line),)
+    return found
+
+
+def _digest(part: str, offset: int, default_namespace: str) -> bytes:
+    text = f"{offset} {default_namespace} {part}".encode()
+    return hashlib.blake2b(text, digest_size=16, key=_what_reads()).digest()
+
+
+@cache
+def _what_reads() -> bytes:
+    """A key that another version of what reads and validates objects does not have, also in a checkout."""
+    digest = hashlib.blake2b(__version__.encode(), digest_size=16)
+    for room in _READERS:
+        for file in sorted((Path(mesh_pilot.__file__).parent / room).rglob("*.*")):
+            if file.suffix in (".py", ".yaml"):
+                status = file.stat()
+                digest.update(f"{file} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.digest()
 
 
 def _read(document: Document, origin: Origin, default_namespace: str) -> ParsedDocument:

@@ -12,6 +12,7 @@ import trio
 
 from mesh_pilot.base.offload import LARGE_BYTES, offload
 from mesh_pilot.istio.kinds import reason_ignored
+from mesh_pilot.model.events import Item
 from mesh_pilot.sources.base.contract import IgnoredKind
 from mesh_pilot.sources.files.content import (
     FileContent,
@@ -20,7 +21,7 @@ from mesh_pilot.sources.files.content import (
     ParsedDocument,
     ParsedObject,
 )
-from mesh_pilot.sources.files.objects import ParsedParts
+from mesh_pilot.sources.files.objects import ParsedParts, restored_parts
 from mesh_pilot.sources.files.roots import FileParts, Root
 
 log = structlog.get_logger(scope="sources")
@@ -30,14 +31,24 @@ class UnitParser:
     """Parses units.
 
     State: `_known`, what stood in the parts of files that hold several objects, so that only what differs is decoded;
-    `_ignored`, the objects that are not ours, and their kinds until these change.
+    `_restored`, the same of an earlier run, for files that were not read yet; `_ignored`, the objects that are not
+    ours, and their kinds until these change.
     """
 
     def __init__(self, roots: Sequence[Root]) -> None:
         self._roots = roots
         self._known: dict[FileLocation, ParsedParts] = {}
+        self._restored: Mapping[str, ParsedParts] = {}
         self._ignored: dict[FileLocation, tuple[IgnoredObject, ...]] = {}
         self._kinds: tuple[IgnoredKind, ...] | None = ()
+
+    def seed(self, items: Iterable[Item]) -> None:
+        """The objects of an earlier run: what is still in their files is not read again."""
+        self._restored = restored_parts(items)
+
+    def end_restoring(self) -> None:
+        """Every file has been read."""
+        self._restored = {}
 
     def forget(self, location: FileLocation) -> None:
         """A unit is gone."""
@@ -55,7 +66,7 @@ class UnitParser:
         """The content of a unit. Other tasks run while a large one is parsed, or after every object of a small one."""
         entries: list[ParsedObject] = []
         ignored: list[IgnoredObject] = []
-        known = dict(self._known.get(location, {}))
+        known = dict(self._known.get(location) or self._restored.get(str(location), {}))
         found: Iterable[ParsedDocument] = self._roots[location.root].parse(location.path, parts, known)
         if sum(map(len, parts.values())) > LARGE_BYTES:
             found = await offload(True, partial(list, found))

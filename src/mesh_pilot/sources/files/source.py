@@ -10,7 +10,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.model.events import Event, EventSender, Synced
+from mesh_pilot.model.events import Event, EventSender, Item, Synced
 from mesh_pilot.sources.base.contract import IgnoredKind
 from mesh_pilot.sources.files.content import (
     FileLocation,
@@ -57,7 +57,7 @@ class FileSourceStatistics:
 
 
 class FileSource:
-    """Sends the objects in files and folders, and their changes.
+    """Sends the objects in files and folders, and their changes. Implements ``Source``, ``Placed`` and ``Seeded``.
 
     What adds or changes objects is sent at once; what refuses or takes back some waits (`waiting` says for what). What
     is being written, can't be read, or has vanished, keeps what it said.
@@ -109,6 +109,10 @@ class FileSource:
             watching=self._watching(),
             ignored=self._parser.ignored_kinds(),
         )
+
+    def seed(self, items: Sequence[Item]) -> None:
+        """Parts of files that are as they were in an earlier run are not read again: their objects are known."""
+        self._parser.seed(items)
 
     async def run(
         self,
@@ -202,6 +206,7 @@ class FileSource:
         if self._synced or self._waiting_for():
             return ()
         self._synced = True
+        self._parser.end_restoring()
         state = self._index.statistics()
         log.info(
             "initial sync complete", source=self.name, files=state.files, objects=state.items, rejected=state.rejected
