@@ -24,6 +24,8 @@ from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.identity.authenticators.client_certificate import ClientCertificate
 from mesh_pilot.identity.authenticators.denials import Denials
 from mesh_pilot.identity.authenticators.settings import CallerSettings, JoinTokenSettings, TrustedGateways
+from mesh_pilot.identity.authority import authority
+from mesh_pilot.identity.certificates import service as certificate_service
 from mesh_pilot.identity.certificates.service import PATIENCE_SECONDS, QUIET_SECONDS, CertificateService
 from mesh_pilot.identity.signers.requests import SigningRequestError, read_request
 from mesh_pilot.identity.signers.signing import SignedCertificate, SigningError, SigningRequest
@@ -250,6 +252,22 @@ async def test_a_request_and_the_certificates_around_it_are_parsed_once(
         counted("load_der_x509_certificate")
         await served.sign(request, metadata=forwarded)
     assert parsed == {"load_pem_x509_csr": 1, "load_der_x509_certificate": 1}
+
+
+async def test_the_signature_of_a_request_is_checked_once_and_before_it_is_signed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def noted(module: object, name: str) -> None:
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args: done.append(name) or original(*args))
+
+    async with service(tmp_path) as served:
+        noted(certificate_service, "check_claims")
+        noted(authority, "sign_leaf")
+        await served.sign(request_of(new_csr()))
+    assert done == ["check_claims", "sign_leaf"]
 
 
 async def test_a_named_gateway_asks_on_behalf_of_its_clients(tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import random
 import tracemalloc
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
+from mesh_pilot.xds.ads import subscription
 from mesh_pilot.xds.ads.encode import Encoder
+from mesh_pilot.xds.ads.messages import PresentedVersions
 from mesh_pilot.xds.ads.ordering import PushOrder
 from mesh_pilot.xds.ads.subscription import Subscription
 from tests.xds.driver import Delta, Sotw
@@ -66,6 +69,24 @@ def test_a_change_reads_only_what_it_touched(make: type[Client]) -> None:
         return endpoints.gets
 
     assert reads(10) == reads(1000) < 10
+
+
+def test_the_versions_that_a_crowd_comes_back_with_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, compare = [], subscription._presented
+
+    def counted(*args: Any) -> Any:
+        compared.append(args)
+        return compare(*args)
+
+    monkeypatch.setattr(subscription, "_presented", counted)
+    world = world_of(100)
+    had = PresentedVersions({name: r.version for name, r in world.sets[CLUSTER].snapshot().entries.items()})
+    world.put(CLUSTER, "another")
+    for _ in range(100):
+        client = Delta(world)
+        client.ask(CLUSTER, has=had)
+        assert [r.name for r in client.responses()[0].resources] == ["another"]
+    assert len(compared) == 1
 
 
 def test_no_change_makes_a_delta_stream_walk_through_everything() -> None:

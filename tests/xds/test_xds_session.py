@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from math import inf
 from unittest.mock import patch
 
 import pytest
@@ -19,10 +20,11 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from mesh_pilot.xds.ads import session as session_module
 from mesh_pilot.xds.ads.context import SessionContext, XdsOptions
 from mesh_pilot.xds.ads.decode import Decoder
 from mesh_pilot.xds.ads.encode import Encoder
-from mesh_pilot.xds.ads.messages import Code, StreamError, Variant
+from mesh_pilot.xds.ads.messages import Code, Request, StreamError, Variant
 from mesh_pilot.xds.ads.session import Session
 from mesh_pilot.xds.ads.status import StatusRegistry
 from mesh_pilot.xds.ads.stream import Stream
@@ -106,6 +108,32 @@ async def connected(variant: Variant = Variant.SOTW, options: XdsOptions = OPTIO
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.session.run)
         yield client
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_comes_back_has_one_turn_for_all_that_it_requests(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = FakeWorld()
+    world.put(CLUSTER, "a")
+    client = Client(world, Variant.SOTW)
+    taken: list[Request] = []
+    receive = client.session._receive_in_turn
+
+    async def counted(request: Request) -> tuple[Request, float] | None:
+        taken.append(request)
+        return await receive(request)
+
+    monkeypatch.setattr(client.session, "_receive_in_turn", counted)
+    monkeypatch.setattr(session_module, "SLICE_SECONDS", inf)  # however slow the machine is
+    client.ask(CLUSTER)
+    client.ask(ENDPOINT, "a")
+    client.ask(LISTENER)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.session.run)
+        await client.receive()
+        assert [request.type_url for request in taken] == [CLUSTER]
+        assert [client.session.stream.requests(url) is not None for url in (CLUSTER, ENDPOINT, LISTENER)] == [True] * 3
         nursery.cancel_scope.cancel()
 
 

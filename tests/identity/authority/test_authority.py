@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -94,6 +96,25 @@ def test_a_leaf_has_the_callers_name_and_key_and_leads_to_the_root(
     assert not leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     purposes = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert set(purposes) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+
+
+@pytest.mark.parametrize(("above", "aside"), [((RSA_ROOT,), True), ((ROOT,), False)])
+async def test_only_a_slow_key_signs_in_a_thread(
+    above: tuple[object, ...], aside: bool, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[threading.Thread] = []
+    sign_leaf = authority_module.sign_leaf
+
+    def noted(*args: Any) -> x509.Certificate:
+        used.append(threading.current_thread())
+        return sign_leaf(*args)
+
+    monkeypatch.setattr(authority_module, "sign_leaf", noted)
+    authority = authority_of(cacerts(*above), clock)  # type: ignore[arg-type]
+    signed = await authority.sign(LeafRequest().signing)
+    assert parsed(signed.chain)[0] == signed.leaf
+    assert [thread is not threading.main_thread() for thread in used] == [aside]
+    assert authority.statistics().signed == 1
 
 
 def test_a_server_is_named_by_dns_names_and_addresses(clock: Clock) -> None:
