@@ -170,7 +170,7 @@ class Authority:
         return self._signed(material, sign_leaf(material.issuer, request, start, end), end)
 
     def _permitted(self, request: SigningRequest) -> tuple[Material, datetime, datetime]:
-        """What signs a certificate, and from when until when it may live. Its root is kept from now on."""
+        """The material that signs a certificate, and its beginning and end. The root is kept from now on."""
         material, now = self._material, self._now()
         lifetime = min(request.lifetime, self.settings.max_workload_cert_ttl)
         if lifetime <= timedelta(0):

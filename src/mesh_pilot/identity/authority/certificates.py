@@ -115,7 +115,7 @@ def sign_leaf(issuer: KeyPair, request: SigningRequest, start: datetime, end: da
 
 @lru_cache(maxsize=8)
 def _leaf_of(issuer: x509.Certificate, *, is_rsa: bool) -> x509.CertificateBuilder:
-    """What all leaves of an issuer have in common that are for a key of this kind."""
+    """The beginning of all leaves of an issuer that are for a key of this kind."""
     return (
         x509.CertificateBuilder()
         .subject_name(x509.Name([]))

@@ -145,7 +145,7 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         claim=registration_claim(proxy),
         name=proxy.name,
         ip_addresses=proxy.ip_addresses,
-        said=attrs.evolve(shared.said, labels=frozenset(proxy.labels.items())),
+        said=NodeWorkload(frozenset(proxy.labels.items()), proxy.locality, shared.said.network, proxy.cluster_id),
         service_account=proxy.text("SERVICE_ACCOUNT"),
         identity=proxy.identity,
         texts=frozenset((k, v) for k, v in proxy.metadata.items() if isinstance(v, str) and k != AGENT),

@@ -124,6 +124,7 @@ class Server:
         self._refused: Counter[str] = Counter()
         self._failed_handshakes: Counter[str] = Counter()
         self._oversized_headers = 0
+        self._accepted = 0
         self._past = ServerStatistics()
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
@@ -154,6 +155,7 @@ class Server:
         return evolve(
             total,
             connections_open=len(self._connections) + len(self._handshaking),
+            connections_total=self._accepted,
             connections_retired=dict(self._retired),
             connections_refused=dict(self._refused),
             failed_handshakes=dict(self._failed_handshakes),
@@ -216,7 +218,7 @@ class Server:
         if self._shares.is_full and not self._has_made_room(owner, peer):
             sock.close()
             return
-        self._past = evolve(self._past, connections_total=self._past.connections_total + 1)
+        self._accepted += 1
         with trio.CancelScope() as scope:
             self._shares.add(scope, owner)
             self._shares.stall(scope, trio.current_time())
@@ -233,23 +235,23 @@ class Server:
 
     async def _converse(self, sock: socket.socket, peer: Peer, place: trio.CancelScope) -> None:
         """A connection that has a ``place`` among the shares."""
-        tls = None
-        with trio.CancelScope() as scope:
-            self._handshaking.add(scope)
-            if self.draining:
-                scope.cancel()
-            try:
-                tls = await self._handshake(sock, scope, place)
-            finally:
-                self._handshaking.discard(scope)
-        if scope.cancelled_caught:
-            return  # by a drain, or for another handshake
-        if tls is not None:
-            ids, end = tls.spiffe_ids_and_end()
-            peer = evolve(peer, tls=True, certificate=tls.peer_certificate(), certificate_end=end, spiffe_ids=ids)
+        session = None
+        if (tls := self._tls) is not None:
+            with trio.CancelScope() as scope:
+                self._handshaking.add(scope)
+                if self.draining:
+                    scope.cancel()
+                try:
+                    session = await self._handshake(tls, sock, scope, place)
+                finally:
+                    self._handshaking.discard(scope)
+            if session is None:
+                return  # by a drain, or for another handshake
+            ids, end = session.spiffe_ids_and_end()
+            peer = evolve(peer, tls=True, certificate=session.peer_certificate(), certificate_end=end, spiffe_ids=ids)
             if peer.spiffe_ids:
                 self._shares.add(place, peer.spiffe_ids)
-        await self._serve(sock, tls, peer, place)
+        await self._serve(sock, session, peer, place)
 
     def _has_made_room(self, owner: Hashable, peer: Peer) -> bool:
         """End a connection for one more of ``owner``; False if the new one is refused."""
@@ -280,10 +282,8 @@ class Server:
         self._log_some("a call was refused", peer, reason, kind="oversized headers")
 
     async def _handshake(
-        self, sock: socket.socket, scope: trio.CancelScope, place: trio.CancelScope
-    ) -> TlsSession | None:
-        if self._tls is None:
-            return None
+        self, tls: TlsSource, sock: socket.socket, scope: trio.CancelScope, place: trio.CancelScope
+    ) -> TlsSession:
         seconds = self._limits.handshake_timeout_seconds
         with trio.move_on_after(seconds) as patience:
             await self._wait_for_handshake()
@@ -300,7 +300,7 @@ class Server:
         try:
             self._silent.add(scope, None)
             is_silent_from_now_on()
-            session = TlsSession(self._tls.context(), server_side=True)
+            session = TlsSession(tls.context(), server_side=True)
             turn = self._admission.turn
             await handshake(session, sock, timeout_seconds=seconds, turn=turn, on_answer=is_silent_from_now_on)
         finally:

@@ -160,7 +160,7 @@ def _only_names(part: bytes, bounds: Bounds) -> tuple[str, ...] | None:
 
 
 def _field_end(data: bytes, at: int, tag: int) -> int:
-    """The offset after the field with this tag, of one byte, that begins at ``at``; ``at`` where there is none."""
+    """The offset after the field with this tag, of one byte, that begins at ``at``; ``at`` where another one does."""
     if at >= len(data) or data[at] != tag:
         return at
     try:

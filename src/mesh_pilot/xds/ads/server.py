@@ -237,7 +237,7 @@ class XdsServer:
             await self._serve(replayed, request, call, variant, only, place)
 
     def _read(self, first: bytes, variant: Variant) -> Request | None:
-        """A request; None for bytes that are none, of which the session will complain. Raises BoundError."""
+        """A request; None for bytes that cannot be read as one, as the session will find, too. Raises BoundError."""
         try:
             return self._context.decoder.decode(first, variant)
         except (DecodeError, UnicodeDecodeError):
