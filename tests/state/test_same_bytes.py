@@ -13,7 +13,7 @@ from envoy.service.discovery.v3 import discovery_pb2
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER
 from tests.state.planes import plane
-from tests.support.pilot import whole
+from tests.support.pilot import until, whole
 
 pytestmark = pytest.mark.process
 
@@ -56,7 +56,8 @@ class Delta:
         self._channel.close()
 
 
-def test_clients_are_sent_the_same_bytes_or_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", ["away", "there"])
+def test_clients_are_sent_the_same_bytes_or_nothing(tmp_path: Path, files: str) -> None:
     types = (CLUSTER, LISTENER)
     had, versions = {}, {}
     with plane(tmp_path, port=80) as pilot:
@@ -67,8 +68,11 @@ def test_clients_are_sent_the_same_bytes_or_nothing(tmp_path: Path) -> None:
                 versions[type_url] = {found.name: found.version for found in client.answer().resources}
         pilot.process.terminate()
         pilot.process.wait(60)
-    (tmp_path / "config").rename(tmp_path / "away")
+    if files == "away":
+        (tmp_path / "config").rename(tmp_path / "away")
     with plane(tmp_path, port=None) as pilot:
+        if files == "there":
+            until(lambda: "restored picture confirmed" in pilot.log(), 60, "its files are read")
         for type_url in types:
             now = whole(pilot.grpc_port, type_url)
             assert (now.version_info, list(now.resources)) == (

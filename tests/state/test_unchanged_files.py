@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,10 @@ def origins(plane: ControlPlane) -> dict[str, Origin]:
     return {item.name: item.origin for item in configs_of(plane).values()}
 
 
+def ports(plane: ControlPlane) -> dict[str, list[int]]:
+    return {config.name: [port.number for port in config.spec.ports] for config in configs_of(plane).values()}
+
+
 def configs_of(plane: ControlPlane) -> dict[tuple[str, ...], Config]:
     items = plane.state.world.items_of("files")
     return {key: item for key, item in items.items() if isinstance(item, Config)}
@@ -120,8 +126,7 @@ async def test_of_a_file_that_changed_only_what_differs_is_read(folder: Path, re
     (folder / "config" / "many.yaml").write_text("---\n".join([named("a"), changed, named("c")]))
     async with plane(folder) as second:
         assert reads.taken() == (1, 1)
-        ports = {c.name: [port.number for port in c.spec.ports] for c in configs_of(second).values()}
-        assert ports == {"a": [9080], "b": [9081], "c": [9080], "d": [9080]}
+        assert ports(second) == {"a": [9080], "b": [9081], "c": [9080], "d": [9080]}
 
 
 @pytest.mark.plane
@@ -137,6 +142,37 @@ async def test_what_another_version_read_is_read_again_and_then_known(
         assert world.memo is not None and not world.rejections()
     async with plane(folder):
         assert reads.taken() == (0, 0)
+
+
+@pytest.mark.plane
+async def test_files_that_are_newer_than_the_state_count(folder: Path, reads: Reads) -> None:
+    """A crash leaves a state that knows nothing of the last changes."""
+    async with plane(folder):
+        pass
+    shutil.copytree(folder / "state", folder / "older")
+    (folder / "config" / "one.yaml").write_text(named("d").replace("9080", "9081"))
+    async with plane(folder) as second:
+        assert ports(second)["d"] == [9081]
+    shutil.rmtree(folder / "state")
+    shutil.move(folder / "older", folder / "state")
+    reads.taken()
+    async with plane(folder) as third:
+        assert ports(third)["d"] == [9081]
+        assert reads.taken() == (1, 1)
+
+
+@pytest.mark.plane
+async def test_of_a_garbled_picture_nothing_is_known(folder: Path, reads: Reads) -> None:
+    async with plane(folder) as first:
+        before = ports(first)
+    with closing(sqlite3.connect(folder / "state" / "state.db")) as database:
+        database.execute("UPDATE items SET value = replace(value, x'cd2378', x'cd2379')")  # 9080 becomes 9081
+        assert database.total_changes
+        database.commit()
+    reads.taken()
+    async with plane(folder) as second:
+        assert reads.taken() == (4, 4)
+        assert ports(second) == before
 
 
 @pytest.mark.parametrize("file", ["istio/kinds.py", "api/__init__.py", "istio/reading/field_warnings.yaml"])
