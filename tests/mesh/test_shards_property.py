@@ -16,6 +16,7 @@ from mesh_pilot.envoy.routes.tables import route_configuration
 from mesh_pilot.mesh.listeners.outbound import outbound_listeners
 from mesh_pilot.mesh.proxy.keys import proxy_facts, proxy_keys
 from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.reach import joins
 from mesh_pilot.mesh.reach.overlap_index import OverlapIndex
 from mesh_pilot.mesh.reach.sidecar_scope import all_services, scope_services, scope_shards
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, planned_hosts
@@ -127,7 +128,7 @@ PROXIES = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _many_small_shards() -> Iterator[None]:
-    with mock.patch.object(shards, "HOSTS_PER_SHARD", 1):
+    with mock.patch.object(shards, "HOSTS_PER_SHARD", 1), mock.patch.object(joins, "FEW_BITS", 0):
         yield
 
 

@@ -26,12 +26,13 @@ from mesh_pilot.mesh.listeners.candidates import ListenerCandidate, Order, TcpMe
 from mesh_pilot.mesh.listeners.conflicts import Conflict, ConflictKind
 from mesh_pilot.mesh.names.resources import bound_listener_name, listener_name
 from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.reach.joins import shard_groups, values_by_shard
 from mesh_pilot.mesh.reach.overlap_index import overlap_index
-from mesh_pilot.mesh.reach.sidecar_scope import egress_listeners, scope_shards
+from mesh_pilot.mesh.reach.sidecar_scope import egress_listeners, scope_shard_bits, scope_shards
 from mesh_pilot.mesh.settings.mesh_defaults import capture_ports
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Protocol
-from mesh_pilot.world.shards import CROSS_SHARD
+from mesh_pilot.world.shards import CROSS_SHARD, subshards
 from mesh_pilot.world.view import View
 
 SERVER_FIRST = frozenset((Protocol.MYSQL, Protocol.MONGO))
@@ -109,7 +110,8 @@ def outbound_listeners(view: View, scope: OutboundScope) -> OutboundListeners:
 @derived
 def listener_shards(view: View, scope: OutboundScope) -> tuple[ListenerShard, ...]:
     """The shards of a scope that have any outbound listeners."""
-    own = {shard: _own_address_listeners(view, scope, shard).names for shard in scope_shards(view, scope)}
+    found_in = values_by_shard(view, scope_shards(view, scope), _own_address_listeners, scope)
+    own = {shard: found.names for shard, found in found_in.items()}
     if not any(own.values()):
         return (ListenerShard(scope, CROSS_SHARD),)
     overlaps = overlap_index(view, "listeners", scope)
@@ -141,12 +143,18 @@ def _own_address_listeners(view: View, scope: OutboundScope, shard: int) -> Outb
 
 @derived
 def _common_candidates(view: View, scope: OutboundScope, shard: int) -> Mapping[str, tuple[ListenerCandidate, ...]]:
-    """The candidates of a shard for common listeners, by listener: of HTTP services on each only the first."""
+    """The candidates for common listeners, by listener: of HTTP services on each only the first. Those of a shard, or
+    of a group of shards."""
+    bits = scope_shard_bits(view, scope)
+    if shard.bit_length() <= bits:
+        parts = (_common_candidates(view, scope, part).values() for part in subshards(shard, bits))
+        several = (candidate for part in parts for candidates in part for candidate in candidates)
+        every: Iterable[ListenerCandidate] = sorted(several, key=lambda candidate: candidate.order)
+    else:
+        every = (candidate for candidate in listener_candidates(view, scope, shard) if not candidate.is_own)
     found: dict[str, list[ListenerCandidate]] = {}
     with_http: set[str] = set()
-    for candidate in listener_candidates(view, scope, shard):
-        if candidate.is_own:
-            continue
+    for candidate in every:
         name = candidate.name
         if candidate.member is None:
             if name in with_http:
@@ -158,7 +166,8 @@ def _common_candidates(view: View, scope: OutboundScope, shard: int) -> Mapping[
 
 @derived
 def _common_names(view: View, scope: OutboundScope) -> frozenset[str]:
-    return frozenset().union(*(_common_candidates(view, scope, shard) for shard in scope_shards(view, scope)))
+    groups = shard_groups(scope_shards(view, scope))
+    return frozenset().union(*(_common_candidates(view, scope, group) for group in groups))
 
 
 @derived
@@ -166,11 +175,12 @@ def _common_listeners(view: View, scope: OutboundScope, contested: frozenset[str
     """The listeners that services of several shards may share."""
     every = scope_shards(view, scope)
     found: dict[str, list[ListenerCandidate]] = {}
-    for shard in every:
-        for name, candidates in _common_candidates(view, scope, shard).items():
+    for group in shard_groups(every):
+        for name, candidates in _common_candidates(view, scope, group).items():
             found.setdefault(name, []).extend(candidates)
-        # Listeners at own addresses are only here if another shard wants them, too.
-        if contested and not contested.isdisjoint(_own_address_listeners(view, scope, shard).names):
+    # Listeners at own addresses are only here if another shard wants them, too.
+    for shard in every if contested else ():
+        if not contested.isdisjoint(_own_address_listeners(view, scope, shard).names):
             for candidate in listener_candidates(view, scope, shard):
                 if candidate.is_own and candidate.name in contested:
                     found.setdefault(candidate.name, []).append(candidate)

@@ -17,6 +17,7 @@ import attrs
 
 from mesh_pilot.engine import derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.reach.joins import values_by_shard
 from mesh_pilot.mesh.reach.overlap_index import overlap_index
 from mesh_pilot.mesh.reach.sidecar_scope import (
     Egress,
@@ -216,7 +217,7 @@ def _in_order(planned: dict[str, tuple[int, PlannedHost]]) -> tuple[PlannedHost,
 @derived
 def _contested_hosts(view: View, table: SidecarTable) -> frozenset[str]:
     """The hosts that want a domain which another host wants, too."""
-    shards = {shard: _lone_shard(view, table, shard) for shard in scope_shards(view, table.scope)}
+    shards = values_by_shard(view, scope_shards(view, table.scope), _lone_shard, table)
     overlaps = overlap_index(view, "hosts", table)
     contested = overlaps.shared({shard: lone.tokens for shard, lone in shards.items()})
     contested = contested.union(*[lone.contested for lone in shards.values() if lone.contested])
