@@ -162,7 +162,8 @@ class QuarantineController:
 
     def joined(self, client: int, proxy: Proxy, stream: Stream, release: Callable[[], None]) -> None:
         place = (proxy.domains[-1], party_of(proxy), self._scope_of(proxy))
-        self._memory.clients[client] = found = Client(client, proxy, stream, release, place)
+        found = Client(client, proxy, stream, release, place)
+        self._memory.joined(found)
         self._verdicts.joined(found)
 
     @_contained(None)
@@ -174,7 +175,7 @@ class QuarantineController:
         case = self._cases.of(found)
         if case is not None and case.client is found:
             self._cases.close(case)
-        if all(other.own_domain != found.own_domain for other in self._memory):
+        if not self._memory.has_stream(found.own_domain):
             self._tell(self._verdicts.left(found, self._now()))
         self._cases.conclude_witnessed(found.build_domain)
 

@@ -18,6 +18,8 @@ class Memory:
     def __init__(self) -> None:
         self.clients: dict[int, Client] = {}
         """The connected clients whose proxies are known, by the number of their stream."""
+        self._streams: dict[str, set[int]] = {}
+        """The streams of each proxy that is connected, by its own domain."""
         self._left: dict[tuple[Hashable, str], Served] = {}
         """The accepted resources of clients that have left, by place and type."""
         self._buckets: dict[str, TokenBucket] = {}
@@ -32,11 +34,24 @@ class Memory:
     def __iter__(self) -> Iterator[Client]:
         return iter(self.clients.values())
 
+    def joined(self, client: Client) -> None:
+        """A client is connected, and its proxy known."""
+        self.clients[client.id] = client
+        self._streams.setdefault(client.own_domain, set()).add(client.id)
+
+    def has_stream(self, own_domain: str) -> bool:
+        """Whether a proxy is connected; asked whenever a client leaves, so it looks at no other."""
+        return own_domain in self._streams
+
     def left(self, client: int) -> Client | None:
         """A client is gone; what it had accepted tells what the next one in its place had."""
         found = self.clients.pop(client, None)
         if found is None:
             return None
+        streams = self._streams[found.own_domain]
+        streams.discard(client)
+        if not streams:
+            del self._streams[found.own_domain]
         for type_url, served in found.accepted.items():
             self._left[found.place, type_url] = served
         while len(self._left) > MAX_REMEMBERED:

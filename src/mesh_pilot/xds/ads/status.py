@@ -407,11 +407,8 @@ class StatusRegistry:
             if agents and not connection.is_agent:
                 continue
             stream = connection.stream
-            if connection.proxy is not None and stream is not None:
-                for each in stream.statistics():
-                    if each.type_url == type_url:
-                        held = each.nonce == each.acked_nonce
-                        yield connection.proxy, stream.client_state(type_url) if held else {}
+            if connection.proxy is not None and stream is not None and (held := stream.accepted(type_url)) is not None:
+                yield connection.proxy, held
 
     def meant(self, text: str) -> MeantProxies:
         """The connected proxies that a name, a node id or an address means."""

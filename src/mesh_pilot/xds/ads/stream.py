@@ -166,6 +166,13 @@ class Stream:
         """The resources of a type that the client should have now. Those that it brought with it have no bytes."""
         return self._subscriptions.get(type_url, _IDLE).client_state.entries
 
+    def accepted(self, type_url: str) -> Mapping[str, Resource] | None:
+        """As ``client_state``, empty while a response is unanswered; None for a type that was not asked for."""
+        found = self._subscriptions.get(type_url)
+        if found is None:
+            return None
+        return found.client_state.entries if found.last.nonce == found.last.acked_nonce else {}
+
     def explained(
         self, type_url: str, seen: dict[Hashable, Mapping[str, Resource]] | None = None
     ) -> Mapping[str, Resource]:
