@@ -83,6 +83,10 @@ class ShortCall:
 
     def when_retiring(self, callback: object) -> None: ...
 
+    @property
+    def has_message(self) -> bool:
+        return bool(self._inbox)
+
     async def recv_message(self) -> bytes:
         while not self._inbox:
             await self._arrivals.park()

@@ -61,10 +61,14 @@ class Contained:
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
         if not isinstance(error, Exception):
             return False
+        self.caught(error)
+        return True
+
+    def caught(self, error: Exception) -> None:
+        """An error that was caught in another way than by the block."""
         if self._is_logged():
             self._log.error(self._event, **self._fields, exc_info=error)
         self.error = error
-        return True
 
 
 async def restarted(

@@ -49,8 +49,10 @@ def _contained(
         method: Callable[Concatenate[QuarantineController, P], T],
     ) -> Callable[Concatenate[QuarantineController, P], T]:
         def contained(controller: QuarantineController, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            with errors:
+            try:  # not a block of ``errors``: this is called for each push
                 return method(controller, *args, **kwargs)
+            except Exception as error:
+                errors.caught(error)
             controller.abandon()
             return default
 

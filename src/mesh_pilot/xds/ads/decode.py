@@ -154,9 +154,19 @@ def _only_names(part: bytes, bounds: Bounds) -> tuple[str, ...] | None:
         message = discovery_pb2.DiscoveryRequest.FromString(part)
     except DecodeError:
         return None
-    names = tuple(message.resource_names)
+    names = _Names(message.resource_names)
     message.ClearField("resource_names")
     return None if message.ByteSize() else names
+
+
+class _Names(tuple[str, ...]):
+    """Names that many requests share: their hash, by which their subscriptions are found, is computed once."""
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("hash")
+        if known is None:
+            known = self.__dict__["hash"] = super().__hash__()
+        return known
 
 
 def _field_end(data: bytes, at: int, tag: int) -> int:

@@ -14,7 +14,6 @@ from mesh_pilot.xds.ads.messages import Nack, Response
 from mesh_pilot.xds.ads.status import Connection
 from mesh_pilot.xds.ads.stream import StreamObserver
 from mesh_pilot.xds.ads.waits import Convergence, NackPauses
-from mesh_pilot.xds.ads.warming import NOTED_TYPES
 from mesh_pilot.xds.ads.warming_follower import WarmingFollower
 
 log = structlog.get_logger(scope="xds")
@@ -79,8 +78,7 @@ class SessionObserver(StreamObserver):
 
     def sent(self, response: Response) -> None:
         self._connection.sent(response)
-        if response.type_url in NOTED_TYPES:
-            self._warming.watch.note_sent(response, trio.current_time())
+        self._warming.sent(response)
         self._answers.sent(self._connection.id, response.type_url)
         self.log.debug(
             "push",

@@ -57,7 +57,7 @@ class Call(Protocol):
 class Session:
     """One stream with its tasks.
 
-    Mutable state: where and until when the sender sleeps, whether it has to look again before it does, whether the
+    Mutable state: the sender while it sleeps, and until when, whether it has to look again before it does, whether the
     stream is up to date for the first time yet, and whether and how it is to end.
     """
 
@@ -98,9 +98,9 @@ class Session:
             bounds=options.bounds,
         )
         connection.stream = self.stream
-        connection.look_again = self._rouse
+        connection.look_again = self._look_again
         self._scope = trio.CancelScope()
-        self._bed = trio.lowlevel.ParkingLot()
+        self._sleeper: trio.lowlevel.Task | None = None
         self._sleeps_until = inf
         self._has_news = False
         self._is_new = True
@@ -153,11 +153,16 @@ class Session:
         self._connection.follower.woken()
         self._rouse()
 
+    def _look_again(self) -> None:
+        self._warming.told()
+        self._rouse()
+
     def _rouse(self) -> None:
         """Have the sender look for something to send."""
         self._has_news = True
-        if self._bed:
-            self._bed.unpark()
+        sleeper, self._sleeper = self._sleeper, None
+        if sleeper is not None:
+            trio.lowlevel.reschedule(sleeper)
 
     # -- the two tasks
 
@@ -176,7 +181,7 @@ class Session:
 
     def _must_look(self) -> bool:
         """True after a request unless the sender sleeps, and has nothing to do before the time when it gets up."""
-        if self._is_new or self._is_retiring or self.stream.has_news or not self._bed:
+        if self._is_new or self._is_retiring or self.stream.has_news or self._sleeper is None:
             return True
         return self._rest(trio.current_time()) < self._sleeps_until
 
@@ -188,7 +193,7 @@ class Session:
                 self._registry.totals.delayed_requests += 1
                 await trio.sleep(wait)
             if not self._is_new:
-                self.stream.on_request(request)
+                self._take(request)
                 return
             if (left := await self._receive_in_turn(request)) is None:
                 return
@@ -204,7 +209,7 @@ class Session:
             await trio.lowlevel.checkpoint()
             end = time.perf_counter() + SLICE_SECONDS
             while True:
-                self.stream.on_request(request)
+                self._take(request)
                 if not self._call.has_message or time.perf_counter() >= end:
                     return None
                 data = await self._call.recv_message()
@@ -212,6 +217,10 @@ class Session:
                 request, wait = self._read(data)
                 if wait > 0:
                     return request, wait
+
+    def _take(self, request: Request) -> None:
+        self.stream.on_request(request)
+        self._warming.requested(request.type_url)
 
     def _read(self, data: bytes) -> tuple[Request, float]:
         """A request, and the seconds for which it has to wait. Raises StreamError, BoundError."""
@@ -239,9 +248,9 @@ class Session:
 
     async def _send_all(self) -> None:
         """Send what there is to send, then sleep until there is more."""
+        began = trio.current_time()
         while True:
             self._has_news = False
-            began = trio.current_time()
             if self._convergence.looked(began):
                 self._connection.follower.noted()
             if self.stream.has_work:
@@ -251,26 +260,37 @@ class Session:
             else:
                 response = self.stream.next_response(self._pauses.on_hold())
             if response is not None:
-                await self._send(response, began)
+                began = await self._send(response, began)
                 continue
-            deadline = self._rest(began)
+            deadline = self._rest(trio.current_time() if self._is_new else began)
             self._is_new = self._is_new and self.stream.proxy is None
             if self._is_ending or (self._is_retiring and self.stream.is_settled):
                 self._scope.cancel()
                 return
             if not self._has_news:
                 await self._sleep(deadline)
+            began = trio.current_time()
 
     async def _sleep(self, deadline: float) -> None:
         """Sleep until there may be something to send, or the deadline; if cancelled, the same."""
         self._sleeps_until = deadline
         if deadline == inf:
-            await self._bed.park()
+            await self._park()
             return
         with trio.move_on_at(deadline):
-            await self._bed.park()
+            await self._park()
         if self._patience.end(self.stream):
             self.observer.log.debug("client did not request endpoints of new clusters; continuing without")
+
+    async def _park(self) -> None:
+        """Sleep until roused. Costs no object, as an event does for each sleep."""
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._sleeper = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._sleeper = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def _work(self) -> None:
         """Generate what the client requests in slices, between which all others get their turn.
@@ -293,7 +313,8 @@ class Session:
             await trio.lowlevel.checkpoint()
             return self.stream.next_response(self._pauses.on_hold())
 
-    async def _send(self, response: Response, began: float) -> None:
+    async def _send(self, response: Response, began: float) -> float:
+        """Send a response on which work began then; returns when it was sent."""
         encoded = self._context.encoder.encode(response)
         self._convergence.sending()
         self._connection.sending(response, len(encoded), began)
@@ -303,6 +324,7 @@ class Session:
         if response.type_url in RESOURCE_TYPES:
             self._connection.written(response, len(encoded), sent)
             self._registry.times.pushed(response.type_url, len(encoded), sent - began, sent - ready)
+        return sent
 
     def _rest(self, now: float) -> float:
         """Note that there is nothing to send; returns until when, if nothing happens before.

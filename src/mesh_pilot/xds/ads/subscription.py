@@ -137,7 +137,8 @@ class Subscription:
             self._has_named = True
         now, has_wildcard = self._store.shared(_parsed, self._store, names)
         wildcard = has_wildcard or not self._has_named
-        if wildcard == self.wildcard and now == self.names and not self._unnamed_by_stale:
+        is_same = now is self.names or now == self.names  # to compare a set with itself is to walk through it
+        if wildcard == self.wildcard and is_same and not self._unnamed_by_stale:
             return
         self.is_stale = True
         new, lost = without(flat(now), flat(self.names)), without(flat(self.names), flat(now))

@@ -6,34 +6,55 @@ from collections.abc import Sequence
 from math import inf
 
 import structlog
+import trio
 
 from mesh_pilot.engine.snapshots import SnapshotStore
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.warming import WarmingResource, read_report
-from mesh_pilot.xds.ads.messages import Nack
+from mesh_pilot.xds.ads.messages import Nack, Response
 from mesh_pilot.xds.ads.observers import AnswerObserver
 from mesh_pilot.xds.ads.references import references_of
 from mesh_pilot.xds.ads.status import Connection
 from mesh_pilot.xds.ads.stream import Stream
-from mesh_pilot.xds.ads.warming import NOT_IN_USE, WARMING_SECONDS, WarmingWatch
+from mesh_pilot.xds.ads.warming import NOT_IN_USE, NOTED_TYPES, WARMING_SECONDS, WarmingWatch
 
 log = structlog.get_logger(scope="xds")
 
 
 class WarmingFollower:
-    """State: that of its watch, and the resources that are in the log."""
+    """State: that of its watch, the resources in the log, and whether there is something to look at."""
 
     def __init__(self, connection: Connection, answers: AnswerObserver, store: SnapshotStore) -> None:
         self.watch = WarmingWatch(lambda resource: store.shared(references_of, resource))
         self._connection = connection
         self._answers = answers
         self._logged: frozenset[tuple[str, str]] = frozenset()
+        self._is_due = True
+
+    def sent(self, response: Response) -> None:
+        """The client is sent a response."""
+        if response.type_url in NOTED_TYPES:
+            self._is_due = True
+            self.watch.note_sent(response, trio.current_time())
+
+    def requested(self, type_url: str) -> None:
+        """The client requests something of a type, or answers. Most pushes are of others: they cost no look."""
+        if type_url in NOTED_TYPES:
+            self._is_due = True
+
+    def told(self) -> None:
+        """The client's agent has reported."""
+        self._is_due = True
 
     def look(self, stream: Stream, now: float, *, is_answered: bool) -> float:
         """Look at the client of a stream that has nothing to send; returns when to look again without news."""
+        if not self._is_due:
+            return inf
         connection, watch = self._connection, self.watch
-        watch.look(stream, connection.agents_report(), now, is_answered=is_answered)
-        if watch.is_idle and not (connection.warming or self._logged):
+        report = connection.agents_report()
+        watch.look(stream, report, now, is_answered=is_answered)
+        if watch.is_idle and not (report or connection.warming or self._logged):
+            self._is_due = False
             return inf
         connection.warming = watch.shown(now)
         if connection.warming or self._logged:
