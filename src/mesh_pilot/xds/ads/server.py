@@ -226,10 +226,10 @@ class XdsServer:
     async def _dispatch(self, call: RawStream, variant: Variant, only: str | None, place: trio.CancelScope) -> None:
         """Serve Envoy's resources, or what the node metadata of the first request names."""
         self._places.shares.stall(place, trio.current_time())
-        first = await self._first_request(call)
+        replayed = ReplayedCall(call, await self._first_request(call))  # nobody else keeps it: it may have 60 KB
         self._places.shares.resume(place)
-        replayed = ReplayedCall(call, first)
-        request = self._read(first, variant) if first and only is None and self._handlers else None
+        is_looked_at = only is None and bool(self._handlers)
+        request = self._read(replayed.first, variant) if replayed.first and is_looked_at else None
         handler = self._handler_of(request) if request is not None else None
         if handler is not None:
             await handler(replayed, call.peer.address, variant)
