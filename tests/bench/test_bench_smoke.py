@@ -222,3 +222,11 @@ def test_a_mesh_in_an_api_server_is_measured_as_one_in_a_folder(apiserver: ApiSe
     assert all((m["missing"], m["problems"]) == (0, []) for m in measured.values())
     assert measured["endpoint change"]["by_type"] == {"EDS": CLIENTS}
     assert measured["service removed"]["by_type"]["CDS"] == CLIENTS
+
+
+def test_envoys_that_are_new_take_every_step(tmp_path: Path) -> None:
+    told = tmp_path / "fresh.json"
+    bench("fresh", "--services", "5", "--clients", "3", "--repeat", "1", "--quiet", "--json", str(told))
+    measured = json.loads(told.read_text())["measurements"]
+    assert [m["event"] for m in measured] == ["connect", "certificate", "reconnect", "answer"]
+    assert all(m["missing"] == 0 and m["cpu"] > 0 for m in measured)
