@@ -26,7 +26,8 @@ from mesh_pilot.explain.plan.picture import read_picture
 from mesh_pilot.model.redaction import REDACTED
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
 from mesh_pilot.net.rpc import Cardinality, open_channel
-from mesh_pilot.ops.app import debug_app, monitoring_app
+from mesh_pilot.ops.app import debug_app
+from mesh_pilot.ops.monitoring import monitoring_app
 from tests.support.envoy import eventually
 from tests.support.plane_process import PlaneProcess
 from tests.support.planes import running_plane

@@ -37,7 +37,8 @@ from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.resource import CLUSTER, SECRET
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.net.rpc import Cardinality, CertificateFiles, GRPCError, client_tls, open_channel
-from mesh_pilot.ops.app import debug_app, monitoring_app
+from mesh_pilot.ops.app import debug_app
+from mesh_pilot.ops.monitoring import monitoring_app
 from mesh_pilot.ops.values import proxies
 from tests.support.certificates import write_certificates
 from tests.support.command import mesh_pilot

@@ -48,7 +48,20 @@ PACKAGES = {
         *("demo", "explain", "change", "operate", "identity", "proxy", "proxy_config", "discovery", "plane", "lib"),
     ),
     "ops": (
-        *("app", "workers", "admin", "access", "page", "istiod", "metrics", "api", "causes", "explain", "values"),
+        *(
+            "app",
+            "workers",
+            "admin",
+            "monitoring",
+            "access",
+            "page",
+            "istiod",
+            "metrics",
+            "api",
+            "causes",
+            "explain",
+            "values",
+        ),
         *("plane", "observers", "tracing", "process", "web"),
     ),
     "agent": (
@@ -138,10 +151,13 @@ PURE_LIBRARIES = {
 CLOCKS = {"now", "utcnow", "today"}
 """Methods by which a permitted library (``datetime``) would tell the time."""
 
+BY_NAME = re.compile(r"mesh_pilot(\.\w+)+")
+"""The name of a module that is loaded later (`base.later`)."""
+
 
 @cache
 def imported(path: Path) -> frozenset[str]:
-    """Modules of mesh_pilot that a module imports anywhere in it, without the package's own name."""
+    """Modules of mesh_pilot that a module imports anywhere in it, or loads by name, without the package's own name."""
     found = set()
     for node in nodes_of(path):
         if isinstance(node, ast.Import):
@@ -150,6 +166,9 @@ def imported(path: Path) -> frozenset[str]:
             assert node.level == 0, f"{path}: relative import"
             names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "mesh_pilot" else []
             names += [str(node.module)] if node.module != "mesh_pilot" else []
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            is_module = BY_NAME.fullmatch(node.value) and file_of(node.value.removeprefix("mesh_pilot."))
+            names = [node.value] if is_module else []
         else:
             continue
         found |= {name.removeprefix("mesh_pilot.") for name in names if name.startswith("mesh_pilot.")}

@@ -156,7 +156,7 @@ def test_an_object_that_cannot_be_reported_on_costs_itself(monkeypatch: pytest.M
     def fails(world: World, config: Config) -> None:
         raise RecursionError("nested")
 
-    monkeypatch.setattr("mesh_pilot.ops.observers.changes.patch_problem_lines", fails)
+    monkeypatch.setattr("mesh_pilot.explain.analysis.object_problems.patch_problem_lines", fails)
     told = Told()
     patch = Config(ConfigKey("EnvoyFilter", "shop", "deep"), ServiceEntry(), origin=ORIGIN)
     told.publish(Upsert("files", patch), Upsert("files", entry("a.test")), REFUSED)

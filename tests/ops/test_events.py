@@ -198,7 +198,7 @@ async def test_who_is_not_let_in_any_more_is_told_so_within_seconds(plane: Any, 
 async def test_events_come_over_http_and_a_client_that_goes_is_forgotten_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feeds: list[EventFeed] = []
+    feeds: list[EventFeed] = []  # the gate has one of its own, made before that of the pages
     monkeypatch.setattr(events, "EventFeed", lambda state: feeds.append(EventFeed(state)) or feeds[-1])
     (tmp_path / "a.yaml").write_text(SERVICE)
     async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
@@ -210,13 +210,13 @@ async def test_events_come_over_http_and_a_client_that_goes_is_forgotten_at_once
             assert "content-type: text/event-stream" in head and "cache-control: no-store" in head
             (tmp_path / "a.yaml").write_text(SERVICE.replace("10.0.0.1", "10.0.0.2"))
             assert "event: revision\n" in await _until(stream, 'data: {"revision": 2}\n')
-            assert feeds[0].clients == 1
-        await eventually(lambda: feeds[0].clients == 0, what="the client is forgotten before anything is written")
-        feeds[0].clients = MAX_CLIENTS
+            assert feeds[-1].clients == 1
+        await eventually(lambda: feeds[-1].clients == 0, what="the client is forgotten before anything is written")
+        feeds[-1].clients = MAX_CLIENTS
         reply = await client.get(url)
         assert (reply.status_code, reply.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
         assert "event: full\n" in reply.text and "retry: 60000\n" in reply.text
-        feeds[0].clients = 0
+        feeds[-1].clients = 0
         assert (await client.head(url)).status_code == 200
         assert [server.statistics().failures for server in plane.state.http_servers] == [0, 0]
 

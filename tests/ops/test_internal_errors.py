@@ -21,7 +21,7 @@ from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.engine import NAME, by_name, derived
 from mesh_pilot.engine.failures import Condition
-from mesh_pilot.envoy.catalog import catalog as catalog_module
+from mesh_pilot.envoy.catalog import generators
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failing import StandingFailure
@@ -92,7 +92,7 @@ class Opened:
             CLUSTER: ((CLUSTER, single_shard.query(planned.query())),),
             SECRET: ((SECRET, by_name(fragile.query(NAME))),),
         }
-        monkeypatch.setattr(catalog_module, "generators_of", lambda target: parts)
+        monkeypatch.setattr(generators, "generators_of", lambda target: parts)
         self.world = world_of(text)
         self.catalog = WorldCatalog(self.world)
         self.proxies = [self.open(name) for name in ("a", "b")]
@@ -197,7 +197,7 @@ class Web:
 async def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery) -> AsyncIterator[Web]:
     """A control plane whose cluster for one proxy fails."""
     parts = {CLUSTER: ((CLUSTER, single_shard.query(plan.query())),)}
-    monkeypatch.setattr(catalog_module, "generators_of", lambda target: parts)
+    monkeypatch.setattr(generators, "generators_of", lambda target: parts)
     (tmp_path / "a.yaml").write_text(BAD)
 
     async def proxy(address: str, *, task_status: trio.TaskStatus[None]) -> None:

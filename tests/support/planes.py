@@ -9,6 +9,11 @@ from typing import Any
 
 import trio
 
+# Loaded by a plane's first proxy and its first page: here before, so that no time limit of a test includes it.
+import mesh_pilot.envoy.catalog.generators
+import mesh_pilot.ops.access.gate
+import mesh_pilot.ops.app
+import mesh_pilot.ops.workers  # noqa: F401
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings
 

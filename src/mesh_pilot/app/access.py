@@ -12,11 +12,11 @@ from mesh_pilot.net.http.connection import App
 from mesh_pilot.net.rpc.errors import AddressError
 from mesh_pilot.net.rpc.net import UnixAddress, parse_address
 from mesh_pilot.net.rpc.tls import TlsSource, server_tls
-from mesh_pilot.ops.access.gate import WHAT_TO_DO, Gate
+from mesh_pilot.ops.access.open_pages import WHAT_TO_DO, OpenFirst
 from mesh_pilot.ops.access.roles import AccessError, AccessFile
 from mesh_pilot.ops.access.settings import AccessSettings
-from mesh_pilot.ops.api.app import api_routes
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.web.later_app import LaterApp
 
 log = structlog.get_logger(scope="admin")
 
@@ -29,13 +29,33 @@ def access_file(settings: AccessSettings) -> AccessFile | None:
         raise StartError(f"--api-token-file: {error}") from error
 
 
-def gate_of(file: AccessFile | None, web: App, state: PlaneState, addresses: Sequence[str]) -> Gate:
-    """The gate before the app of the web port, which listens at ``addresses``: several, where a name has several."""
-    is_ours = bool(addresses) and all(map(is_local, addresses))
-    gate = Gate(web, api_routes(state), file=file, local=is_ours)
-    if gate.is_closed and addresses:
+def is_closed(file: AccessFile | None, addresses: Sequence[str]) -> bool:
+    """True if nobody can come in at a web port at these addresses: several, where a name has several."""
+    return file is None and not _are_ours(addresses)
+
+
+def web_port(file: AccessFile | None, web: App, monitoring: App, state: PlaneState, addresses: Sequence[str]) -> App:
+    """The app of the web port at ``addresses``: a gate before ``web``, and without it the pages for everybody, which
+    ``monitoring`` has."""
+    if is_closed(file, addresses) and addresses:
         log.warning("the web page and the API are closed", http=", ".join(addresses), reason=WHAT_TO_DO)
-    return gate
+    return OpenFirst(monitoring, gate_of(file, web, state, local=_are_ours(addresses)))
+
+
+def gate_of(file: AccessFile | None, web: App, state: PlaneState, *, local: bool) -> App:
+    """The gate before the app of a port. ``local``: nobody but this machine can connect."""
+
+    def build() -> App:
+        from mesh_pilot.ops.access.gate import Gate
+        from mesh_pilot.ops.api.app import api_routes
+
+        return Gate(web, api_routes(state), file=file, local=local)
+
+    return LaterApp("mesh_pilot.ops.access.gate", build)
+
+
+def _are_ours(addresses: Sequence[str]) -> bool:
+    return bool(addresses) and all(map(is_local, addresses))
 
 
 def tls_of(settings: AccessSettings) -> TlsSource | None:

@@ -39,7 +39,7 @@ Key = tuple[str, ...]
 
 
 def config_holder(registries: Sequence[Registry]) -> ConfigHolder | None:
-    """The registry whose API server holds configuration; None: there is none."""
+    """The registry whose API server holds configuration; None without one."""
     if not registries:
         return None
     from mesh_pilot.kubernetes.apiserver.holder import ConfigHolder

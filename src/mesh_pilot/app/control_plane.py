@@ -25,17 +25,15 @@ import trio
 from mesh_pilot.app.core import Core
 from mesh_pilot.app.first_worker import FirstWorker, first_worker
 from mesh_pilot.app.orders import serve_orders
-from mesh_pilot.app.other_worker import other_worker
 from mesh_pilot.app.parts import PlanePart, start
 from mesh_pilot.app.serving import ControlPlane, drain, serve_port, serve_when_synced
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.app.traffic_memory import keeper_of
-from mesh_pilot.app.upkeep import end_revoked_connections, look_after, report
-from mesh_pilot.ops.causes.now import PlaneNow
-from mesh_pilot.replicas.workers.slot import WorkerSlot
+from mesh_pilot.app.upkeep import end_revoked_connections, look_after, look_for_causes, report
 from mesh_pilot.sources.base.contract import Source
 
 if TYPE_CHECKING:
+    from mesh_pilot.replicas.workers.slot import WorkerSlot
     from mesh_pilot.sources.mcp.sink_server import SinkServer
 
 __all__ = ["ControlPlane", "control_plane"]
@@ -58,6 +56,8 @@ async def control_plane(
             plane, core, first = await first_worker(settings, more_sources, stack)
             parts = [*parts_of_the_first(plane, core, first), *parts_of_every_worker(plane, core, first.sink)]
         else:
+            from mesh_pilot.app.other_worker import other_worker
+
             plane, core = await other_worker(settings, slot)
             parts = parts_of_every_worker(plane, core)
         async with trio.open_nursery() as nursery:
@@ -77,7 +77,7 @@ def parts_of_every_worker(plane: ControlPlane, core: Core, sink: SinkServer | No
         PlanePart("identities", core.identities.run),
         PlanePart("memory", partial(look_after, core.catalog, core.xds, servers, table), is_vital=False),
         PlanePart("reports", partial(report, core.world, core.catalog), is_vital=False),
-        PlanePart("causes", PlaneNow.of(plane.state).run, is_vital=False),
+        PlanePart("causes", partial(look_for_causes, plane.state), is_vital=False),
         PlanePart("revocations", partial(end_revoked_connections, core.identities, servers, sink), is_vital=False),
     ]
     if core.quarantine is not None:

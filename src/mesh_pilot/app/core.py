@@ -8,7 +8,8 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -18,14 +19,16 @@ from mesh_pilot.app.identity import Identities
 from mesh_pilot.app.registration import admission_of
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sockets import Addresses
+from mesh_pilot.base.later import load
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.identity.trust.roots import AgentRoots
 from mesh_pilot.model.events import Event
-from mesh_pilot.ops.istiod.streams import DEBUG_TYPES, DebugStreams
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.net.rpc import ServerStream
+from mesh_pilot.ops.istiod.debug_types import DEBUG_TYPES
 from mesh_pilot.ops.observers.changes import Changes
 from mesh_pilot.ops.observers.revision_memory import RevisionMemory
 from mesh_pilot.ops.plane.state import CallersState, PlaneProgress, PlaneState
-from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.replicas.election.base import Election, Replica
 from mesh_pilot.replicas.election.elections import Alone
 from mesh_pilot.replicas.registration.registrar import Message
@@ -47,6 +50,10 @@ from mesh_pilot.xds.config_api.served_collections import WorldCollections
 from mesh_pilot.xds.config_api.server import McpService
 from mesh_pilot.xds.mcp.identity import plane_id_of
 from mesh_pilot.xds.mcp.wire import API_GENERATOR
+
+if TYPE_CHECKING:
+    from mesh_pilot.ops.istiod.streams import DebugStreams
+    from mesh_pilot.ops.tracing.otlp import TraceExporter
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -154,7 +161,7 @@ def core_of(
     xds = XdsServer(
         catalog,
         identifier=f"mesh-pilot {__version__}",
-        authenticate=identities.authenticate,
+        authenticate=partial(_authenticate, identities),
         handlers={API_GENERATOR: partial(_serve_api, mcp)} if settings.serve_config is not False else {},
         options=XdsOptions(bounds=settings.client_bounds),
         scope_of=catalog.scope_of,
@@ -165,8 +172,11 @@ def core_of(
     if quarantine is not None:
         reducer.on_publish(partial(_tell, quarantine))
     reducer.on_publish(partial(_tell_status, xds.status))
-    traces = TraceExporter(settings.traces, xds.status, leads=leads) if settings.traces else None
-    if traces is not None:
+    traces = None
+    if settings.traces:
+        from mesh_pilot.ops.tracing.otlp import TraceExporter
+
+        traces = TraceExporter(settings.traces, xds.status, leads=leads)
         xds.status.observer = traces.traces
         reducer.on_publish(traces.published)
     revisions = RevisionMemory()
@@ -188,6 +198,12 @@ def core_of(
         events=events,
         inbox=inbox,
     )
+
+
+async def _authenticate(identities: Identities, call: ServerStream[Any, Any]) -> Callable[[Proxy], Proxy]:
+    """See `Identities.authenticate`. The first proxy waits until translators are loaded: no other plane needs them."""
+    await load("mesh_pilot.envoy.catalog.generators")
+    return await identities.authenticate(call)
 
 
 def _traffic(settings: Settings, identities: Identities) -> tuple[MeshTraffic | None, TrafficServer | None]:
@@ -212,11 +228,20 @@ def election_of(settings: Settings, addresses: Addresses) -> Election:
 
 def serve_debug_types(settings: Settings, core: Core, ask: Answer) -> None:
     """Answer Istio's debug types on ADS. ``ask`` asks this worker and all others."""
-    bounds = settings.client_bounds
-    authenticate = core.identities.authenticate
-    debug = DebugStreams(ask, authenticate, lambda: core.world.mesh.peek(()).root_namespace, bounds, __version__)
+
+    @cache
+    def streams() -> DebugStreams:
+        from mesh_pilot.ops.istiod.streams import DebugStreams
+
+        bounds, authenticate = settings.client_bounds, core.identities.authenticate
+        return DebugStreams(ask, authenticate, lambda: core.world.mesh.peek(()).root_namespace, bounds, __version__)
+
+    async def serve(call: ReplayedCall, peer: str, variant: Variant) -> None:
+        await load("mesh_pilot.ops.istiod.streams")
+        await streams().serve(call, peer, variant)
+
     for type_url in DEBUG_TYPES:
-        core.xds.hand_over(type_url, debug.serve)
+        core.xds.hand_over(type_url, serve)
 
 
 def _tell(controller: QuarantineController | RolloutController, published: Published) -> None:

@@ -17,13 +17,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.app.access import access_file, gate_of, tls_of
+from mesh_pilot.app.access import access_file, tls_of, web_port
 from mesh_pilot.app.config_cluster import cluster_source, config_access, follow_mesh, own_cluster_id, tell_mesh
 from mesh_pilot.app.config_store import config_store_of, http_limits
 from mesh_pilot.app.core import Core, core_of, election_of, reducer_of, serve_debug_types
@@ -46,24 +47,21 @@ from mesh_pilot.app.sources import (
 )
 from mesh_pilot.app.state import past_proxies, restore
 from mesh_pilot.app.status import live_objects, write_status
+from mesh_pilot.base.later import load
 from mesh_pilot.identity.authority.authority import root_for_this_run
 from mesh_pilot.net.http.connection import App
 from mesh_pilot.net.http.server import HttpServer
 from mesh_pilot.net.rpc.net import address_of
 from mesh_pilot.net.rpc.tls import TlsSource
-from mesh_pilot.ops.api.app import api_routes
-from mesh_pilot.ops.app import debug_app, monitoring_app
-from mesh_pilot.ops.metrics import Metrics
+from mesh_pilot.ops.monitoring import monitoring_app
 from mesh_pilot.ops.observers.condition_log import ConditionLog
 from mesh_pilot.ops.observers.outcome_watch import OutcomeWatch
 from mesh_pilot.ops.plane.state import PlaneProgress, PlaneState
-from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker
+from mesh_pilot.ops.web.later_app import LaterApp
 from mesh_pilot.replicas.election.base import Election
 from mesh_pilot.replicas.registration.registrar import Registrar
-from mesh_pilot.replicas.workers.frames import Setup, encode
 from mesh_pilot.replicas.workers.questions import Answer
 from mesh_pilot.replicas.workers.settings import WorkerSettings
-from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
 from mesh_pilot.safety.quarantine.verdicts import SOURCE as QUARANTINE
 from mesh_pilot.safety.state.recorder import Recorded, Recorder
 from mesh_pilot.safety.state.revision_log import Effects
@@ -85,6 +83,7 @@ if TYPE_CHECKING:
     from mesh_pilot.app.webhooks import Webhooks
     from mesh_pilot.kubernetes.status.live import LiveObjects
     from mesh_pilot.kubernetes.status.writer import StatusWriter
+    from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
     from mesh_pilot.sources.mcp.sink_server import SinkServer
 
 Port = tuple[HttpServer, Sequence[trio.SocketListener]]
@@ -107,7 +106,7 @@ class _Inputs:
     live: LiveObjects | None
     """The objects in Kubernetes whose status is written; None: no status is."""
     accounts: ProxyAccounts | None
-    """The accounts of proxies, for the Kubernetes that holds configuration; None: there is none."""
+    """The accounts of proxies, for the Kubernetes that holds configuration; None without one."""
     sink: SinkServer | None
     election: Election
     registrar: Registrar
@@ -210,7 +209,7 @@ async def first_worker(
             outcomes=outcomes,
             workers=workers,
             webhooks=webhooks,
-            ports=_ports(plane, gate_of(access, web, state, web_at), monitoring, tls, webhooks),
+            ports=_ports(plane, web_port(access, web, monitoring, state, web_at), monitoring, tls, webhooks),
             web=web,
             ask=ask,
         ),
@@ -295,6 +294,9 @@ def _reducer(settings: Settings, mesh: MeshConfig | None, inputs: _Inputs, owner
 def _crew(settings: Settings, sockets: Sockets, inputs: _Inputs, reducer: Reducer) -> WorkerSupervisor | None:
     if settings.workers.count == 1:
         return None
+    from mesh_pilot.replicas.workers.frames import Setup, encode
+    from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
+
     world = inputs.world
     setup = Setup(
         settings=_for_workers(settings),
@@ -395,13 +397,39 @@ async def _restored(
 
 def _apps(state: PlaneState, workers: WorkerSupervisor | None) -> tuple[App, App, Answer, Answer]:
     """The apps of the web and metrics ports, and the answers about this worker and about all."""
-    web, monitoring = debug_app(state), monitoring_app(state)
-    own = about_this_worker(state, web)
+    web, monitoring = LaterApp("mesh_pilot.ops.app", partial(_debug_app, state)), monitoring_app(state)
+    own = _answers(state, web)
     if workers is None:
         return web, monitoring, own, own
+    from mesh_pilot.ops.api.app import api_routes
+    from mesh_pilot.ops.metrics import Metrics
+    from mesh_pilot.ops.workers import WorkersApp, about_all
+
     everyone = WorkersApp(web, monitoring, own, workers, Metrics(state), api_routes(state))
     web_of_all = everyone.web()
     return web_of_all, everyone.monitoring(), own, about_all(own, web_of_all, workers)
+
+
+def _debug_app(state: PlaneState) -> App:
+    from mesh_pilot.ops.app import debug_app
+
+    return debug_app(state)
+
+
+def _answers(state: PlaneState, web: App) -> Answer:
+    """The answers about this worker, loaded with the first question."""
+
+    @cache
+    def built() -> Answer:
+        from mesh_pilot.ops.workers import about_this_worker
+
+        return about_this_worker(state, web)
+
+    async def answer(question: object) -> object:
+        await load("mesh_pilot.ops.workers")
+        return await built()(question)
+
+    return answer
 
 
 def _ports(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,18 +10,21 @@ from pathlib import Path
 import structlog
 import trio
 
+from mesh_pilot.app.access import gate_of
 from mesh_pilot.app.config_store import http_limits
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.net.http.connection import App
 from mesh_pilot.net.http.server import HttpServer
 from mesh_pilot.net.rpc import RpcError
-from mesh_pilot.ops.access.gate import Gate
-from mesh_pilot.ops.admin import admin_app, open_admin_socket
-from mesh_pilot.ops.api.app import api_routes
+from mesh_pilot.net.rpc.net import open_listeners
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.web.later_app import LaterApp
 from mesh_pilot.safety.state.settings import ADMIN_SOCKET
 
 log = structlog.get_logger(scope="admin")
+
+LONGEST_PATH = 100
+"""The bytes that the path of a Unix socket may have on every system."""
 
 
 async def serve_orders(settings: Settings, state: PlaneState, web: App) -> None:
@@ -38,11 +42,24 @@ async def serve_orders(settings: Settings, state: PlaneState, web: App) -> None:
     except (RpcError, OSError) as error:
         log.error("no admin socket in this run: mesh-pilot admin does not work", socket=str(path), reason=str(error))
         return
-    gate = Gate(admin_app(state, web), api_routes(state), local=True)
+
+    def build() -> App:
+        from mesh_pilot.ops.admin import admin_app
+
+        return admin_app(state, web)
+
+    gate = gate_of(None, LaterApp("mesh_pilot.ops.admin", build), state, local=True)
     server = HttpServer(gate, port="admin", limits=http_limits(settings))
     state.http_servers.append(server)
     with _removed_at_the_end(path):
         await server.serve(listeners, trio.Event(), grace_seconds=0.0)
+
+
+async def open_admin_socket(path: Path) -> list[trio.SocketListener]:
+    """Listen at a path, for the owner of the process alone. Raises AddressError or OSError."""
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise OSError(f"its path has more than {LONGEST_PATH} bytes; choose a shorter one with --admin-socket")
+    return await open_listeners(f"unix://{path}")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from importlib import resources
+from typing import TYPE_CHECKING
 
 import attrs
 import structlog
@@ -20,8 +21,10 @@ from mesh_pilot.net.rpc.server import NOT_GRPC
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.replicas.registration.registrar import Registrar
 from mesh_pilot.replicas.workers.questions import Answer
-from mesh_pilot.replicas.workers.slot import WorkerSlot
-from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
+
+if TYPE_CHECKING:
+    from mesh_pilot.replicas.workers.slot import WorkerSlot
+    from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
 
 log = structlog.get_logger(scope="bootstrap")
 

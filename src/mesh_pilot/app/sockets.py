@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 import trio
 
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.net.rpc import AddressError, open_listeners
 from mesh_pilot.net.rpc.net import address_of
-from mesh_pilot.replicas.workers.slot import WorkerSlot
+
+if TYPE_CHECKING:
+    from mesh_pilot.replicas.workers.slot import WorkerSlot
 
 
 @attrs.frozen

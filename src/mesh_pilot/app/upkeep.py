@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import trio
 
 from mesh_pilot.app.identity import Identities
-from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.base.later import load
 from mesh_pilot.net.rpc import Server
-from mesh_pilot.ops.observers.problem_log import ProblemLog
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.process.memory import MemoryRelease
 from mesh_pilot.traffic.table import TrafficTable
 from mesh_pilot.world import World
 from mesh_pilot.xds.ads.server import XdsServer
 
 if TYPE_CHECKING:
+    from mesh_pilot.envoy.catalog.catalog import WorldCatalog
     from mesh_pilot.sources.mcp.sink_server import SinkServer
 
 TRIM_SECONDS = 15.0
@@ -61,7 +62,21 @@ def connections_ended(servers: Sequence[Server]) -> int:
 
 async def report(world: World, catalog: WorldCatalog) -> None:
     """Log problems of connected proxies, and providers that cannot be used."""
+    await trio.sleep(REPORT_SECONDS)
+    await load("mesh_pilot.ops.observers.problem_log")
+    from mesh_pilot.ops.observers.problem_log import ProblemLog
+
     problems = ProblemLog(catalog, world)
     while True:
-        await trio.sleep(REPORT_SECONDS)
         problems.log_new()
+        await trio.sleep(REPORT_SECONDS)
+
+
+async def look_for_causes(state: PlaneState) -> None:
+    """Look for what is wrong now: from the first page that somebody wants, or from a minute after the start."""
+    with trio.move_on_after(REPORT_SECONDS):
+        await state.looked_at.wait()
+    await load("mesh_pilot.ops.causes.now")
+    from mesh_pilot.ops.causes.now import PlaneNow
+
+    await PlaneNow.of(state).run()

@@ -9,6 +9,9 @@ from functools import partial
 
 import trio
 
+# Loaded before the fork, so that workers share the memory of both.
+import mesh_pilot.app.other_worker
+import mesh_pilot.envoy.catalog.generators  # noqa: F401
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.replicas.workers.frames import Serving

@@ -1,4 +1,9 @@
-"""The kinds of objects that are read: names, versions, messages and validation; and the reasons why others are not."""
+"""The kinds of objects that are read: names, versions, messages and validation; and the reasons why others are not.
+
+Design note. A row has the places of its message and its rules as text, and they are loaded with the first object of the
+kind: most meshes have few kinds, and with all of them a start took a tenth longer. Alternatives that lose: functions in
+the rows that import (37 of them); a module for each kind, as none has more than two lines.
+"""
 
 from __future__ import annotations
 
@@ -6,50 +11,21 @@ import difflib
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, lru_cache, partial
+from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
-import betterproto2
 
-from mesh_pilot.api.istio.authentication import v1alpha1 as authentication_api
-from mesh_pilot.api.istio.extensions import v1alpha1 as extensions_api
-from mesh_pilot.api.istio.networking import v1alpha3 as networking
-from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
-from mesh_pilot.api.istio.rbac import v1alpha1 as rbac
-from mesh_pilot.api.istio.security import v1beta1 as security
-from mesh_pilot.api.istio.telemetry import v1alpha1 as telemetry
-from mesh_pilot.api.k8s.io.api.core import v1 as core
-from mesh_pilot.api.k8s.io.api.networking import v1 as ingress
-from mesh_pilot.api.k8s.io.gateway_api import v1 as gateway_api
-from mesh_pilot.api.meshpilot.policy import v1alpha1 as own
 from mesh_pilot.base.suggestions import did_you_mean
-from mesh_pilot.istio.rules import (
-    authentication,
-    authorization_policy,
-    destination_rule,
-    envoy_filter,
-    extensions,
-    gateway,
-    gateway_listeners,
-    gateway_policies,
-    gateway_routes,
-    health_check,
-    ingresses,
-    legacy_policies,
-    legacy_roles,
-    local_rate_limit,
-    mesh_config,
-    service_entry,
-    sidecar,
-    virtual_service,
-    workloads,
-)
-from mesh_pilot.istio.rules import telemetry as telemetry_rules
-from mesh_pilot.istio.rules.context import Context
 from mesh_pilot.model.config import Problem
 
-Validate = Callable[[Any, Context], Iterator[Problem]]
+if TYPE_CHECKING:
+    import betterproto2
+
+    from mesh_pilot.istio.rules.context import Context
+
+Validate = Callable[[Any, "Context"], Iterator[Problem]]
 """Yields the problems of a spec; paths start with `spec`."""
 
 
@@ -74,8 +50,10 @@ class Kind:
 
     name: str
     """Unique among all kinds: the one in `ConfigKey`."""
-    message: type[betterproto2.Message]
-    validate: Validate = attrs.field(repr=False)
+    message_class: str
+    """Where `mesh_pilot.api` has its message, which is loaded with the first object of the kind."""
+    rules: str = attrs.field(repr=False)
+    """Where `istio.rules` has the function that validates it, which is loaded then, too."""
     group: str = attrs.field(kw_only=True)
     """Empty for Kubernetes' core group."""
     versions: tuple[str, ...] = attrs.field(kw_only=True)
@@ -86,6 +64,15 @@ class Kind:
     api: Api = attrs.field(default=Api.ISTIO, kw_only=True)
     written: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True), kw_only=True)
     """The `kind` of its objects, if that is not its own name: two groups have a Gateway."""
+
+    @property
+    def message(self) -> type[betterproto2.Message]:
+        return message_at(self.message_class)
+
+    @property
+    def validate(self) -> Validate:
+        found: Validate = _loaded(f"mesh_pilot.istio.rules.{self.rules}")
+        return found
 
     @property
     def plural(self) -> str:
@@ -108,10 +95,23 @@ class Kind:
     def message_name(self) -> str:
         """The full protobuf name of its message. The generator changes capitals (``HttpRouteSpec``): the kind's are
         right."""
-        generated = self.message.__name__
+        module, _, generated = self.message_class.rpartition(".")
         names = (self.written, f"{self.written}Spec")
         name = next((name for name in names if name.lower() == generated.lower()), generated)
-        return f"{self.message.__module__.removeprefix('mesh_pilot.api.')}.{name}"
+        return f"{module}.{name}"
+
+
+def message_at(place: str) -> type[betterproto2.Message]:
+    """The message at a place in `mesh_pilot.api`, such as ``istio.networking.v1alpha3.Gateway``."""
+    found: type[betterproto2.Message] = _loaded(f"mesh_pilot.api.{place}")
+    return found
+
+
+@cache
+def _loaded(path: str) -> Any:
+    """A member of a module."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 _ALL = ("v1alpha3", "v1beta1", "v1")
@@ -129,80 +129,122 @@ _kubernetes = partial(Kind, versions=("v1",), api=Api.KUBERNETES)
 _own = partial(Kind, group="policy.mesh-pilot.io", versions=("v1alpha1",), api=Api.OWN)
 
 _TABLE = (
-    _networking("VirtualService", networking.VirtualService, virtual_service.validate),
-    _networking("DestinationRule", networking.DestinationRule, destination_rule.validate),
-    _networking("ServiceEntry", networking.ServiceEntry, service_entry.validate),
-    _networking("WorkloadEntry", networking.WorkloadEntry, workloads.validate_workload_entry),
-    _networking("WorkloadGroup", networking.WorkloadGroup, workloads.validate_workload_group),
-    _networking("Gateway", networking.Gateway, gateway.validate),
-    _networking("Sidecar", networking.Sidecar, sidecar.validate),
-    _networking("EnvoyFilter", networking.EnvoyFilter, envoy_filter.validate, versions=("v1alpha3",)),
-    _networking("ProxyConfig", networking_v1beta1.ProxyConfig, mesh_config.validate_proxy_config, versions=_BETA),
-    _security("PeerAuthentication", security.PeerAuthentication, authentication.validate_peer_authentication),
-    _security("RequestAuthentication", security.RequestAuthentication, authentication.validate_request_authentication),
-    _security("AuthorizationPolicy", security.AuthorizationPolicy, authorization_policy.validate),
+    _networking("VirtualService", "istio.networking.v1alpha3.VirtualService", "virtual_service.validate"),
+    _networking("DestinationRule", "istio.networking.v1alpha3.DestinationRule", "destination_rule.validate"),
+    _networking("ServiceEntry", "istio.networking.v1alpha3.ServiceEntry", "service_entry.validate"),
+    _networking("WorkloadEntry", "istio.networking.v1alpha3.WorkloadEntry", "workloads.validate_workload_entry"),
+    _networking("WorkloadGroup", "istio.networking.v1alpha3.WorkloadGroup", "workloads.validate_workload_group"),
+    _networking("Gateway", "istio.networking.v1alpha3.Gateway", "gateway.validate"),
+    _networking("Sidecar", "istio.networking.v1alpha3.Sidecar", "sidecar.validate"),
+    _networking(
+        "EnvoyFilter", "istio.networking.v1alpha3.EnvoyFilter", "envoy_filter.validate", versions=("v1alpha3",)
+    ),
+    _networking(
+        "ProxyConfig", "istio.networking.v1beta1.ProxyConfig", "mesh_config.validate_proxy_config", versions=_BETA
+    ),
+    _security(
+        "PeerAuthentication", "istio.security.v1beta1.PeerAuthentication", "authentication.validate_peer_authentication"
+    ),
+    _security(
+        "RequestAuthentication",
+        "istio.security.v1beta1.RequestAuthentication",
+        "authentication.validate_request_authentication",
+    ),
+    _security("AuthorizationPolicy", "istio.security.v1beta1.AuthorizationPolicy", "authorization_policy.validate"),
     Kind(
         "Telemetry",
-        telemetry.Telemetry,
-        telemetry_rules.validate,
+        "istio.telemetry.v1alpha1.Telemetry",
+        "telemetry.validate",
         group="telemetry.istio.io",
         versions=("v1alpha1", "v1"),
     ),
-    _extensions("WasmPlugin", extensions_api.WasmPlugin, extensions.validate_wasm_plugin),
-    _extensions("TrafficExtension", extensions_api.TrafficExtension, extensions.validate_traffic_extension),
-    _authentication("Policy", authentication_api.Policy, legacy_policies.validate_policy),
-    _authentication("MeshPolicy", authentication_api.Policy, legacy_policies.validate_mesh_policy, cluster_scoped=True),
-    _rbac("ServiceRole", rbac.ServiceRole, legacy_roles.validate_role),
-    _rbac("ServiceRoleBinding", rbac.ServiceRoleBinding, legacy_roles.validate_binding),
-    _rbac("RbacConfig", rbac.RbacConfig, legacy_roles.validate_rbac_config),
-    _rbac("ClusterRbacConfig", rbac.RbacConfig, legacy_roles.validate_rbac_config, cluster_scoped=True),
+    _extensions("WasmPlugin", "istio.extensions.v1alpha1.WasmPlugin", "extensions.validate_wasm_plugin"),
+    _extensions(
+        "TrafficExtension", "istio.extensions.v1alpha1.TrafficExtension", "extensions.validate_traffic_extension"
+    ),
+    _authentication("Policy", "istio.authentication.v1alpha1.Policy", "legacy_policies.validate_policy"),
+    _authentication(
+        "MeshPolicy",
+        "istio.authentication.v1alpha1.Policy",
+        "legacy_policies.validate_mesh_policy",
+        cluster_scoped=True,
+    ),
+    _rbac("ServiceRole", "istio.rbac.v1alpha1.ServiceRole", "legacy_roles.validate_role"),
+    _rbac("ServiceRoleBinding", "istio.rbac.v1alpha1.ServiceRoleBinding", "legacy_roles.validate_binding"),
+    _rbac("RbacConfig", "istio.rbac.v1alpha1.RbacConfig", "legacy_roles.validate_rbac_config"),
+    _rbac(
+        "ClusterRbacConfig", "istio.rbac.v1alpha1.RbacConfig", "legacy_roles.validate_rbac_config", cluster_scoped=True
+    ),
     _gateway_api(
         "GatewayClass",
-        gateway_api.GatewayClassSpec,
-        gateway_listeners.validate_class,
+        "k8s.io.gateway_api.v1.GatewayClassSpec",
+        "gateway_listeners.validate_class",
         versions=_OLDEST,
         cluster_scoped=True,
     ),
     _gateway_api(
         "KubernetesGateway",
-        gateway_api.GatewaySpec,
-        gateway_listeners.validate_gateway,
+        "k8s.io.gateway_api.v1.GatewaySpec",
+        "gateway_listeners.validate_gateway",
         versions=_OLDEST,
         written="Gateway",
     ),
-    _gateway_api("ListenerSet", gateway_api.ListenerSetSpec, gateway_listeners.validate_listener_set, versions=("v1",)),
-    _gateway_api("HTTPRoute", gateway_api.HttpRouteSpec, gateway_routes.validate_http, versions=_OLDEST),
-    _gateway_api("GRPCRoute", gateway_api.GrpcRouteSpec, gateway_routes.validate_grpc, versions=("v1alpha2", "v1")),
     _gateway_api(
-        "TLSRoute", gateway_api.TlsRouteSpec, gateway_routes.validate_tls, versions=("v1alpha2", "v1alpha3", "v1")
+        "ListenerSet",
+        "k8s.io.gateway_api.v1.ListenerSetSpec",
+        "gateway_listeners.validate_listener_set",
+        versions=("v1",),
     ),
-    _gateway_api("TCPRoute", gateway_api.TcpRouteSpec, gateway_routes.validate_stream, versions=("v1alpha2", "v1")),
-    _gateway_api("UDPRoute", gateway_api.UdpRouteSpec, gateway_routes.validate_stream, versions=("v1alpha2", "v1")),
-    _gateway_api("ReferenceGrant", gateway_api.ReferenceGrantSpec, gateway_policies.validate_grant, versions=_OLDEST),
+    _gateway_api("HTTPRoute", "k8s.io.gateway_api.v1.HttpRouteSpec", "gateway_routes.validate_http", versions=_OLDEST),
+    _gateway_api(
+        "GRPCRoute", "k8s.io.gateway_api.v1.GrpcRouteSpec", "gateway_routes.validate_grpc", versions=("v1alpha2", "v1")
+    ),
+    _gateway_api(
+        "TLSRoute",
+        "k8s.io.gateway_api.v1.TlsRouteSpec",
+        "gateway_routes.validate_tls",
+        versions=("v1alpha2", "v1alpha3", "v1"),
+    ),
+    _gateway_api(
+        "TCPRoute", "k8s.io.gateway_api.v1.TcpRouteSpec", "gateway_routes.validate_stream", versions=("v1alpha2", "v1")
+    ),
+    _gateway_api(
+        "UDPRoute", "k8s.io.gateway_api.v1.UdpRouteSpec", "gateway_routes.validate_stream", versions=("v1alpha2", "v1")
+    ),
+    _gateway_api(
+        "ReferenceGrant",
+        "k8s.io.gateway_api.v1.ReferenceGrantSpec",
+        "gateway_policies.validate_grant",
+        versions=_OLDEST,
+    ),
     _gateway_api(
         "BackendTLSPolicy",
-        gateway_api.BackendTlsPolicySpec,
-        gateway_policies.validate_backend_tls,
+        "k8s.io.gateway_api.v1.BackendTlsPolicySpec",
+        "gateway_policies.validate_backend_tls",
         versions=("v1alpha3", "v1"),
     ),
     _gateway_api(
         "XBackendTrafficPolicy",
-        gateway_api.BackendTrafficPolicySpec,
-        gateway_policies.validate_backend_traffic,
+        "k8s.io.gateway_api.v1.BackendTrafficPolicySpec",
+        "gateway_policies.validate_backend_traffic",
         group=_EXPERIMENTAL,
         versions=("v1alpha1",),
     ),
-    _kubernetes("Ingress", ingress.IngressSpec, ingresses.validate_ingress, group="networking.k8s.io"),
+    _kubernetes(
+        "Ingress", "k8s.io.api.networking.v1.IngressSpec", "ingresses.validate_ingress", group="networking.k8s.io"
+    ),
     _kubernetes(
         "IngressClass",
-        ingress.IngressClassSpec,
-        ingresses.validate_class,
+        "k8s.io.api.networking.v1.IngressClassSpec",
+        "ingresses.validate_class",
         group="networking.k8s.io",
         cluster_scoped=True,
     ),
-    _kubernetes("Namespace", core.NamespaceSpec, ingresses.validate_namespace, group="", cluster_scoped=True),
-    _own("LocalRateLimit", own.LocalRateLimit, local_rate_limit.validate),
-    _own("HealthCheck", own.HealthCheck, health_check.validate),
+    _kubernetes(
+        "Namespace", "k8s.io.api.core.v1.NamespaceSpec", "ingresses.validate_namespace", group="", cluster_scoped=True
+    ),
+    _own("LocalRateLimit", "meshpilot.policy.v1alpha1.LocalRateLimit", "local_rate_limit.validate"),
+    _own("HealthCheck", "meshpilot.policy.v1alpha1.HealthCheck", "health_check.validate"),
 )
 
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _TABLE})

@@ -1,7 +1,8 @@
 """HTTP for operators and monitoring: ``/ready``, ``/metrics``, ``/debug/*``, the API, and a web page.
 
 Reads the other rooms (their ``statistics()``, the status registry, the World, the catalog's ``diagnostics()``). Only
-the orders of an operator change anything. ``app``, ``workers`` and ``admin`` compose the packages, from the top down:
+the orders of an operator change anything. ``app``, ``workers``, ``admin`` and ``monitoring`` compose the packages, from
+the top down:
 
 - ``access``: who may use the web port. ``page``: the web page. ``istiod``: debug pages by istiod's names.
 - ``metrics``: Prometheus' metrics. ``api``: the JSON API, its orders included.

@@ -9,11 +9,7 @@ Every order is logged, with the user who gave it.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import structlog
-import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,7 +17,6 @@ from starlette.routing import Mount, Route
 
 from mesh_pilot.model.json import as_json
 from mesh_pilot.net.http.connection import App
-from mesh_pilot.net.rpc.net import open_listeners
 from mesh_pilot.ops.api.accept import accept_held
 from mesh_pilot.ops.api.app import error_response
 from mesh_pilot.ops.api.route import ApiError
@@ -30,9 +25,6 @@ from mesh_pilot.ops.values.sources import source_conditions
 from mesh_pilot.ops.web.responses import json_response
 
 log = structlog.get_logger(scope="admin")
-
-LONGEST_PATH = 100
-"""The bytes that the path of a Unix socket may have on every system."""
 
 
 def admin_app(state: PlaneState, web: App) -> Starlette:
@@ -54,10 +46,3 @@ def admin_app(state: PlaneState, web: App) -> Starlette:
             Mount("/", web),
         ]
     )
-
-
-async def open_admin_socket(path: Path) -> list[trio.SocketListener]:
-    """Listen at a path, for the owner of the process alone. Raises AddressError or OSError."""
-    if len(os.fsencode(path)) > LONGEST_PATH:
-        raise OSError(f"its path has more than {LONGEST_PATH} bytes; choose a shorter one with --admin-socket")
-    return await open_listeners(f"unix://{path}")

@@ -17,21 +17,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mesh_pilot import __version__
 from mesh_pilot.model.json import Json
-from mesh_pilot.model.redaction import redacted
 from mesh_pilot.ops.api.app import starlette_routes
 from mesh_pilot.ops.api.orders import change_levels, json_body
 from mesh_pilot.ops.api.route import ApiError
 from mesh_pilot.ops.istiod import pages as istiod
-from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
+from mesh_pilot.ops.monitoring import common_routes, route
 from mesh_pilot.ops.page.files import file_routes
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values import authority, callers, problems, quarantine, replicas, rollout, sources
+from mesh_pilot.ops.values import authority, callers, replicas
 from mesh_pilot.ops.values.rejections import ENTRIES, Rejections
 from mesh_pilot.ops.values.statistics import derived, statistics
 from mesh_pilot.ops.web.responses import NotFound, json_response, text
-from mesh_pilot.ops.web.trust_bundle import BundleEndpoint
 from mesh_pilot.xds.ads.proxy_names import SeveralProxies
 
 AT_ONCE = 2
@@ -102,6 +99,7 @@ def debug_pages(state: PlaneState) -> list[DebugPage]:
 
 def debug_app(state: PlaneState) -> Starlette:
     """The app of the web port: web page, readiness, metrics, debug pages."""
+    state.looked_at.set()
     limiter = trio.CapacityLimiter(AT_ONCE)
     own = debug_pages(state)
     of_istiod = [
@@ -120,8 +118,8 @@ def debug_app(state: PlaneState) -> Starlette:
     return Starlette(
         routes=[
             *file_routes(),
-            *_common(state, verbose=True),
-            _route("/debug", lambda _: text(index)),
+            *common_routes(state, verbose=True),
+            route("/debug", lambda _: text(index)),
             *(_json_route(page, limiter) for page in (*own, *of_istiod)),
             Route("/scopez", _scopes, methods=["GET"]),
             Route("/scopez", _set_scope, methods=["PUT"]),
@@ -141,30 +139,6 @@ async def _set_scope(request: Request) -> Response:
     except (ApiError, ValueError) as error:
         return text(f"{error}\n", status=400)
     return json_response(istiod.scopes())
-
-
-def monitoring_app(state: PlaneState) -> Starlette:
-    """The app of the metrics port: metrics, readiness, version, own roots; nothing about the mesh's content."""
-    return Starlette(routes=_common(state, verbose=False))
-
-
-def _common(state: PlaneState, *, verbose: bool) -> list[Route]:
-    metrics = Metrics(state)
-    bundle = BundleEndpoint(state.trust)
-    return [
-        _route("/ready", lambda request: _ready(state, verbose=verbose and "verbose" in request.query_params)),
-        _route("/healthz", lambda _: text("ok\n")),
-        _route("/metrics", lambda _: Response(redacted(metrics.text()), media_type=CONTENT_TYPE)),
-        _route("/spiffe/bundle", lambda _: bundle.answer()),
-        _route("/version", lambda _: json_response({"version": __version__})),
-    ]
-
-
-def _route(path: str, answer: Callable[[Request], Response]) -> Route:
-    async def endpoint(request: Request) -> Response:
-        return answer(request)
-
-    return Route(path, endpoint)
 
 
 def _json_route(page: DebugPage, limiter: trio.CapacityLimiter) -> Route:
@@ -187,18 +161,3 @@ def _json_route(page: DebugPage, limiter: trio.CapacityLimiter) -> Route:
 def _limit(request: Request, usual: int) -> int:
     asked = request.query_params.get("limit", "")
     return int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else usual
-
-
-def _ready(state: PlaneState, *, verbose: bool) -> Response:
-    reasons = state.not_ready()
-    if reasons:
-        return text("".join(f"{who}: {why}\n" for who, why in reasons.items()), status=503)
-    stale = [f"{who}: {why}" for who, why in state.stale().items()]
-    lines = (
-        *sources.ready_lines(state, verbose=verbose),
-        *problems.ready_lines(state.failures(), verbose=verbose),
-        *quarantine.ready_lines(state),
-        *rollout.ready_lines(state),
-        *authority.ready_lines(state),
-    )
-    return text("\n".join(["ready", *stale, *lines, ""]))

@@ -69,8 +69,16 @@ _NOT_IN_FILE = ("config-file", "print-config", "help", "help-all")
 
 
 def _take_file(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
-    """Put what the file says below flags and variables, before these are read."""
-    if path is not None and not ctx.resilient_parsing:
+    """Load libraries as they are needed here, and put what the file says below flags and variables, before these are
+    read."""
+    if ctx.resilient_parsing:
+        return path
+    from mesh_pilot.cli.lib.libraries import leave_out_httpx_command, load_betterproto2, load_structlog
+
+    load_structlog()  # before what imports it, as the types of flags do
+    load_betterproto2()
+    leave_out_httpx_command()
+    if path is not None:
         from mesh_pilot.cli.lib.settings_file import default_map
 
         ctx.default_map = default_map(ctx, path, _NOT_IN_FILE)
@@ -108,7 +116,6 @@ def _run(ctx: click.Context, /, **values: Any) -> int:
     Each flag is also an environment variable, --grpc-addr MESH_PILOT_GRPC_ADDR, and a key of the file, grpc-addr. A
     flag wins over a variable, and that over the file.
     """
-    from mesh_pilot.cli.lib.libraries import leave_out_httpx_command, load_structlog
     from mesh_pilot.cli.lib.logs import LogFormat, configure
 
     parameters = {param.name: param for param in ctx.command.params}
@@ -126,8 +133,6 @@ def _run(ctx: click.Context, /, **values: Any) -> int:
     outlive_signals()
     forbid_core_dumps()
     open_more_files()
-    load_structlog()
-    leave_out_httpx_command()
     settings = settings_of(values, ranks, os.environ)
     process = built(ProcessFlags, values)
     style = LogFormat(process.log_format)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mesh_pilot.base.output import take_standard_outputs
-from mesh_pilot.cli.lib.libraries import leave_out_httpx_command, load_structlog
+from mesh_pilot.cli.lib.libraries import leave_out_httpx_command, load_betterproto2, load_structlog
 from mesh_pilot.cli.lib.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.lib.process import THRESHOLDS, forbid_core_dumps, log_statistics, outlive_signals
 
@@ -36,6 +36,7 @@ def main() -> None:
     forbid_core_dumps()
     levels, style = parse_levels(sys.argv[1]), LogFormat(sys.argv[2])
     load_structlog()
+    load_betterproto2()
     leave_out_httpx_command()
     configure(levels, style, sys.stderr, worker=FORK_SERVER)
     gc.disable()  # until a worker begins: what is loaded from here on is shared by all

@@ -5,6 +5,8 @@ costs the ways in which proxies differ, not their number; sets for each proxy wo
 resources once for each. What a proxy has of its own, its certificate and its agent's settings, is a set beside the
 shared ones (``joined_sets``).
 
+Translators, with Envoy's messages, are imported inside: a plane has them once the first proxy is there.
+
 A set without readers is dropped at the second look that finds it idle: a proxy that reconnects at once, or whose scope
 changes back, finds all made. Two looks need no clock, and no time limit that would be wrong for somebody.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from functools import partial
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -20,19 +23,11 @@ from mesh_pilot.engine import ByName, Layer, Query, Watch
 from mesh_pilot.engine.failures import PROXY, Condition, OwnFailures, failure_of
 from mesh_pilot.engine.patched import Names
 from mesh_pilot.engine.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore
-from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.explained import Explained
 from mesh_pilot.envoy.catalog.failing import FailingParts, StandingFailure, standing_failures
-from mesh_pilot.envoy.catalog.generators import Generators, SetKey, generators_of, vhds_generator
 from mesh_pilot.envoy.catalog.joined_sets import AgentSettingsSet, JoinedSet, Part
 from mesh_pilot.envoy.catalog.kept_resources import KeptResources, VirtualHostSets
 from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE, ResourceSet
-from mesh_pilot.envoy.clusters.outbound import no_endpoints, placeholder
-from mesh_pilot.envoy.envoy_filter.bootstrap import missing_patches
-from mesh_pilot.envoy.envoy_filter.outcome import PatchOutcome, unmatched
-from mesh_pilot.envoy.envoy_filter.parse import filter_problems
-from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
-from mesh_pilot.envoy.envoy_filter.plans import Patched, patched_of_plan, patched_tables
 from mesh_pilot.identity.certificates.secrets import IdentitySet, Issuer
 from mesh_pilot.identity.trust.roots import AgentRoots, ProxyRoots
 from mesh_pilot.mesh.proxy.keys import ProxyFacts, ProxyKeys, proxy_facts, proxy_keys, shared_facts
@@ -43,6 +38,13 @@ from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, ROUTE, SECRE
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.world import View, World
 from mesh_pilot.world.overlays import EVERYONE
+
+if TYPE_CHECKING:
+    from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
+    from mesh_pilot.envoy.catalog.generators import Generators, SetKey
+    from mesh_pilot.envoy.envoy_filter.outcome import PatchOutcome
+    from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
+    from mesh_pilot.envoy.envoy_filter.plans import Patched
 
 
 @attrs.frozen
@@ -104,9 +106,13 @@ class WorldCatalog:
         return self._split
 
     def placeholder_cluster(self, name: str) -> Resource:
+        from mesh_pilot.envoy.clusters.outbound import placeholder
+
         return placeholder(name)
 
     def no_endpoints(self, cluster: str) -> Resource:
+        from mesh_pilot.envoy.clusters.outbound import no_endpoints
+
         return no_endpoints(cluster)
 
     def opened(self, proxy: Proxy) -> WorldResources | None:
@@ -126,6 +132,8 @@ class WorldCatalog:
 
     def diagnostics(self) -> Diagnostics:
         """Problems of the connected proxies."""
+        from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
+
         return Diagnostics(self._world.memo.view, [resources for resources in self._open if resources.is_known])
 
     def failures(self) -> list[StandingFailure]:
@@ -255,6 +263,8 @@ class WorldResources:
                 self._watch.close()
                 self._watch, self._watched = Watch(layer, self._retarget), layer
             self._watch.take()
+            from mesh_pilot.envoy.catalog.generators import generators_of, vhds_generator
+
             try:
                 target = self._watch.get(proxy_keys.query(self._facts))
                 generators, hosts = generators_of(target), vhds_generator(target)
@@ -285,6 +295,8 @@ class WorldResources:
         memo = self._world.memo
         if not self.is_known or self._layer is memo:
             return ()
+        from mesh_pilot.envoy.catalog.generators import generators_of, vhds_generator
+
         # What is withheld may decide the scope itself, as EnvoyFilters and Gateways do.
         target = proxy_keys.query(self._facts).get(memo.view)
         keys = [key for of_type in generators_of(target).values() for key in of_type]
@@ -359,6 +371,8 @@ class WorldResources:
 
         ``seen`` shares the results between proxies with the same sets. It is valid until the next change.
         """
+        from mesh_pilot.envoy.envoy_filter.parse import filter_problems
+
         target = self.target
         found = dict.fromkeys(filter_problems(self.view, target.filters))
         found.update(dict.fromkeys(self.patch_outcome(seen).problems))
@@ -366,11 +380,15 @@ class WorldResources:
 
     def missing_patches(self) -> tuple[PatchProblem, ...]:
         """The patches of EnvoyFilters that this proxy's bootstrap lacks."""
+        from mesh_pilot.envoy.envoy_filter.bootstrap import missing_patches
+
         target, marks = self.target, dict(self._facts.texts).get(BOOTSTRAP_PATCHES, "")
         return tuple(missing_patches(self.view, target.filters, target.scope.type, marks))
 
     def patch_outcome(self, seen: dict[SetKey, PatchOutcome] | None = None) -> PatchOutcome:
         """The outcome of the patches of EnvoyFilters that apply to this proxy; ``seen`` as for ``patch_problems``."""
+        from mesh_pilot.envoy.envoy_filter.outcome import PatchOutcome
+
         if not self.target.filters:
             return PatchOutcome()
         seen = {} if seen is None else seen
@@ -384,11 +402,15 @@ class WorldResources:
 
     def unmatched_patches(self, seen: dict[SetKey, PatchOutcome] | None = None) -> tuple[PatchProblem, ...]:
         """The patches of EnvoyFilters that apply to this proxy and match nothing that it has."""
+        from mesh_pilot.envoy.envoy_filter.outcome import unmatched
+
         outcome = self.patch_outcome(seen)
         asked = bool(self.requested(ROUTE))
         return tuple(unmatched(self.view, self.target, outcome, knows_tables=asked))
 
     def _patched_of(self, key: SetKey) -> Iterator[Patched]:
+        from mesh_pilot.envoy.envoy_filter.plans import patched_of_plan, patched_tables
+
         _, (_, query) = key
         if isinstance(query, Query):
             return patched_of_plan(self.view, query)

@@ -5,7 +5,7 @@ A line has ``where`` (file and line), ``object``, ``field`` and ``reason``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import attrs
 
@@ -16,12 +16,6 @@ from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected
 from mesh_pilot.world import World
 
 Line = dict[str, str]
-
-
-def first_names(names: Sequence[str], shown: int = 1) -> str:
-    """``one.shop and 3 more``."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
 
 
 def rejected_name(rejected: Rejected) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from http import HTTPStatus
 
 import attrs
-import httpx
 import trio
 
 from mesh_pilot.base.offload import LARGE_BYTES, offload
@@ -65,7 +65,7 @@ async def _json_text(
     fetcher: Fetcher, url: str, seconds: float, *, redirects: int = MAX_REDIRECTS, https_only: bool
 ) -> bytes:
     answer = await fetcher.ask(url, limit=MAX_BYTES, seconds=seconds, redirects=redirects, https_only=https_only)
-    if answer.status != httpx.codes.OK:
+    if answer.status != HTTPStatus.OK:
         raise FetchError(f"{shown_url(url)} answers {answer.status}")
     return answer.body
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-import httpx
 import trio
 
 from mesh_pilot.net.fetching.errors import FetchError
+
+if TYPE_CHECKING:
+    import httpx
 
 STEP_BYTES = 64 * 1024
 """The bytes that are decoded before other tasks have their turn."""

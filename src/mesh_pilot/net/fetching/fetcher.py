@@ -1,23 +1,28 @@
-"""The one way to ask a server of others for something."""
+"""The one way to ask a server of others for something.
+
+What speaks to the network is imported by the first request: most control planes make none.
+"""
 
 from __future__ import annotations
 
 import os
-import ssl
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from http import HTTPStatus
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
-import httpx
 import trio
 
-from mesh_pilot.net.fetching.addresses import CheckedTransport, Lookups, Resolve, addresses_of, check_address
+from mesh_pilot.base.later import load
 from mesh_pilot.net.fetching.bodies import TooLarge, read_body, whole_body
 from mesh_pilot.net.fetching.errors import FetchError, reason_of, shown_url
-from mesh_pilot.net.fetching.network import PooledTransport
-from mesh_pilot.net.fetching.proxies import proxy_of
+
+if TYPE_CHECKING:
+    import httpx
+
+    from mesh_pilot.net.fetching.addresses import Resolve
 
 MAX_REDIRECTS = 5
 SILENCE_SECONDS = 15.0
@@ -62,7 +67,7 @@ class Fetcher:
         self._verify = verify
         self._environment = os.environ if environment is None else environment
         self._transport = transport
-        self._resolve = resolve or Lookups()
+        self._resolve = resolve
         self._client: httpx.AsyncClient | None = None
         self._stamp: object = None
 
@@ -86,6 +91,9 @@ class Fetcher:
         ``limit``: bytes of the body, as sent and as decoded; ``seconds``: for all of it, lookups and redirects too. A
         redirect is an answer where there may be no more ``redirects`` than 0. Cancelled, the connection is closed.
         """
+        await load("mesh_pilot.net.fetching.outward")
+        import httpx
+
         shown = shown_url(url)
         sent = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "mesh-pilot", **(headers or {})}
         client = self._current()
@@ -113,6 +121,8 @@ class Fetcher:
         https_only: bool,
         take: Take | None,
     ) -> FetchedAnswer:
+        import httpx
+
         timeout = httpx.Timeout(SILENCE_SECONDS).as_dict()
         for left in range(redirects, -1, -1):
             schemes = ("https",) if https_only else ("https", "http")
@@ -138,9 +148,15 @@ class Fetcher:
                 raise FetchError(f"the roots in {self._roots} cannot be read: {error.strerror}") from None
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
         if self._client is None or stamp != self._stamp:
+            from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+            import httpx
+
+            from mesh_pilot.net.fetching.outward import network
+
             # One that is replaced needs no closing: it keeps no connections.
             self._client = httpx.AsyncClient(
-                transport=self._transport or self._network(),
+                transport=self._transport or network(self._roots, self._verify, self._environment, self._resolve),
                 timeout=None,
                 trust_env=False,
                 # Nobody's cookies are kept, or told to others.
@@ -148,53 +164,6 @@ class Fetcher:
             )
             self._stamp = stamp
         return self._client
-
-    def _network(self) -> httpx.AsyncBaseTransport:
-        try:
-            context = ssl.create_default_context(cafile=self._roots) if self._roots else _public_roots()
-        except (OSError, ssl.SSLError) as error:
-            raise FetchError(f"the roots in {self._roots} cannot be read: {error}") from None
-        if not self._verify:
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return _Network(context, self._environment, self._resolve)
-
-
-def _public_roots() -> ssl.SSLContext:
-    """The roots of ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``, else those of the system and of httpx."""
-    context = httpx.create_ssl_context()
-    if not os.environ.keys() & {"SSL_CERT_FILE", "SSL_CERT_DIR"}:
-        context.load_default_certs()
-    return context
-
-
-class _Network(httpx.AsyncBaseTransport):
-    """The network: directly to an address that was checked, or through a proxy. State: a transport for each proxy."""
-
-    def __init__(self, context: ssl.SSLContext, environment: Mapping[str, str], resolve: Resolve) -> None:
-        self._context = context
-        self._environment = environment
-        self._resolve = resolve
-        self._direct = CheckedTransport(PooledTransport(context), resolve)
-        self._proxied: dict[str, httpx.AsyncBaseTransport] = {}
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        proxy = proxy_of(str(request.url.copy_with(username="", password="", path="/", query=None)), self._environment)
-        if not proxy:
-            return await self._direct.handle_async_request(request)
-        # Names are the proxy's to look up: what can be checked here are addresses.
-        for address in await addresses_of(request.url.host, _nowhere):
-            check_address(request.url.host, address)
-        if proxy not in self._proxied:
-            try:
-                self._proxied[proxy] = PooledTransport(self._context, proxy)
-            except (ValueError, httpx.InvalidURL):
-                raise FetchError(f"is not asked: the environment's proxy {shown_url(proxy)} cannot be used") from None
-        return await self._proxied[proxy].handle_async_request(request)
-
-
-async def _nowhere(host: str) -> tuple[str, ...]:
-    await trio.lowlevel.checkpoint()
-    return ()
 
 
 @asynccontextmanager
@@ -207,7 +176,7 @@ async def _sent(client: httpx.AsyncClient, request: httpx.Request) -> AsyncGener
 
 
 async def _read(answer: httpx.Response, limit: int, take: Take | None) -> FetchedAnswer:
-    if answer.status_code != httpx.codes.OK:
+    if answer.status_code != HTTPStatus.OK:
         return FetchedAnswer(answer.status_code, answer.headers, b"")
     if take is None:
         return FetchedAnswer(answer.status_code, answer.headers, await whole_body(answer, limit))

@@ -28,6 +28,7 @@ from starlette.routing import Match, Route
 from mesh_pilot.net.http.connection import PEER_NAMES, PEER_UID, App
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.ops.access import sessions
+from mesh_pilot.ops.access.open_pages import OPEN, WHAT_TO_DO
 from mesh_pilot.ops.access.roles import AccessFile, AccessRules
 from mesh_pilot.ops.api.app import BASE, error_response
 from mesh_pilot.ops.api.route import ApiRoute
@@ -35,9 +36,6 @@ from mesh_pilot.ops.api.visitors import STILL_LET_IN, VISITOR, Role, Visitor
 from mesh_pilot.ops.web.responses import printable, text
 
 log = structlog.get_logger(scope="admin")
-
-OPEN = ("/ready", "/healthz", "/metrics", "/version", "/spiffe/bundle")
-"""Pages for everybody, as on the metrics port; not ``/ready?verbose``, which names resources."""
 
 LOGIN, LOGOUT = "/login", "/logout"
 
@@ -48,11 +46,6 @@ SAFE = ("GET", "HEAD")
 
 MOST_SHOWN = 500
 """Characters of a path, and of a body, in the log."""
-
-WHAT_TO_DO = (
-    "this port is not on a loopback address, and nobody can log in: give mesh-pilot discovery --api-token-file, or"
-    " --http-addr 127.0.0.1:8080 (docs/operating.md, Access)"
-)
 
 
 class NotLetIn(Exception):
@@ -78,11 +71,6 @@ class Gate:
         self._local = local
         self._sessions = sessions.Sessions()
         self._limiter = LogLimiter()
-
-    @property
-    def is_closed(self) -> bool:
-        """True if nobody can come in."""
-        return self._file is None and not self._local
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":

@@ -28,6 +28,7 @@ from mesh_pilot.explain.truth.facts import of_types
 from mesh_pilot.explain.truth.states import TruthState
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, ENVOY_TYPES, LISTENER, PREFIX, ROUTE
+from mesh_pilot.ops.istiod.debug_types import CONFIG_DUMP, DEBUG, DEBUG_TYPES, SYNCZ
 from mesh_pilot.replicas.workers.questions import (
     Answer,
     ConnectionsQuestion,
@@ -43,11 +44,6 @@ from mesh_pilot.xds.ads.messages import Code, DeltaRequest, Node, Request, Strea
 from mesh_pilot.xds.ads.proxy_names import MeantProxies, SeveralProxies
 from mesh_pilot.xds.ads.server import ReplayedCall
 from mesh_pilot.xds.ads.status import ConnectionStatus
-
-DEBUG = "istio.io/debug"
-SYNCZ = "istio.io/debug/syncz"
-CONFIG_DUMP = "istio.io/debug/config_dump"
-DEBUG_TYPES = (DEBUG, SYNCZ, CONFIG_DUMP)
 
 _STATES = {
     TruthState.ABSENT: csds_pb2.NOT_SENT,

@@ -17,13 +17,6 @@ import attrs
 import structlog
 
 from mesh_pilot.base.containment import Contained
-from mesh_pilot.explain.analysis.object_problems import (
-    item_name,
-    patch_problem_lines,
-    rejected_lines,
-    rejected_name,
-    warning_lines,
-)
 from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.istio.reading.field_warnings import NO_EFFECT
 from mesh_pilot.model.config import Config, ConfigKey, Problem, Severity
@@ -162,6 +155,8 @@ class Changes:
                     self._log_patch_problems(config)
 
     def _log_patch_problems(self, config: Config) -> None:
+        from mesh_pilot.explain.analysis.object_problems import patch_problem_lines
+
         for severity, line in patch_problem_lines(self._world, config):
             if severity is Severity.ERROR:
                 patch_log.warning("EnvoyFilter patch cannot be applied; other patches are", **line)
@@ -192,6 +187,8 @@ class Changes:
         if item is None or not item.warnings:
             self._warning_counts.pop(key, None)
             return
+        from mesh_pilot.explain.analysis.object_problems import item_name, warning_lines
+
         without_effect = sum(NO_EFFECT in problem.reason for problem in item.warnings)
         self._warning_counts[key] = _WarningCounts(kind, len(item.warnings), without_effect)
         for line in islice(warning_lines(item), PROBLEMS_LOGGED):
@@ -204,6 +201,10 @@ class Changes:
     def _log_rejections(self) -> None:
         """Log the objects that were refused, or accepted again, since the last revision."""
         rejections = {_identity(rejected): rejected for rejected in self._world.rejections()}
+        if not rejections and not self._logged:
+            return
+        from mesh_pilot.explain.analysis.object_problems import rejected_lines, rejected_name
+
         in_force_at: dict[str, frozenset[str]] = {}
         for identity, rejected in rejections.items():
             logged = self._logged.get(identity)

@@ -10,7 +10,8 @@ import structlog
 from mesh_pilot.base.containment import Contained
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
-from mesh_pilot.explain.analysis.object_problems import first_names, reference_lines
+from mesh_pilot.explain.analysis.object_problems import reference_lines
+from mesh_pilot.model.counts import first_names
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="envoy")

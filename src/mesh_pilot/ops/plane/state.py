@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import attrs
+import trio
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.failing import StandingFailure
-from mesh_pilot.explain.truth.facts import PlaneFacts, gather
 from mesh_pilot.identity.authenticators.authentication import Authentication
 from mesh_pilot.identity.authority.authority import Authority
 from mesh_pilot.identity.certificates.secrets import Issuer
@@ -28,11 +28,9 @@ from mesh_pilot.net.rpc.server import Server
 from mesh_pilot.ops.observers.changes import Changes
 from mesh_pilot.ops.observers.first_seen import FirstSeen
 from mesh_pilot.ops.observers.revision_memory import RevisionMemory
-from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.replicas.election.base import Election
 from mesh_pilot.replicas.registration.registrar import Registrar
 from mesh_pilot.replicas.workers.questions import WorkerState
-from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
 from mesh_pilot.safety.quarantine.controller import QuarantineController
 from mesh_pilot.safety.rollout.controller import RolloutController
 from mesh_pilot.safety.state.recorder import Recorder
@@ -47,9 +45,12 @@ from mesh_pilot.xds.ads.server import XdsServer
 from mesh_pilot.xds.config_api.server import McpService
 
 if TYPE_CHECKING:
+    from mesh_pilot.explain.truth.facts import PlaneFacts
     from mesh_pilot.identity.signers.vault.signer import VaultSigner
     from mesh_pilot.kubernetes.status.writer import StatusWriter
     from mesh_pilot.kubernetes.webhooks.counts import WebhookState
+    from mesh_pilot.ops.tracing.otlp import TraceExporter
+    from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
 
 BLIND_SECONDS = 30.0
 """The longest time that a plane with nothing to serve is not ready because a source may see nothing."""
@@ -119,6 +120,8 @@ class PlaneState:
     """The proxies of an earlier run that have not come back, by node id."""
     revisions: RevisionMemory = attrs.field(factory=RevisionMemory)
     """The latest revisions of this run."""
+    looked_at: trio.Event = attrs.field(factory=trio.Event)
+    """Set once somebody wants a page that monitoring does not."""
     kept: dict[type, object] = attrs.field(factory=dict)
     """Values that parts above keep of this plane, by their class: one of each."""
 
@@ -239,6 +242,8 @@ class PlaneState:
 
     def facts(self) -> PlaneFacts:
         """All that decides which versions proxies have now."""
+        from mesh_pilot.explain.truth.facts import gather
+
         progress = self.rollouts.progress if self.rollouts is not None else None
         held, stale = self.reducer.intake.held(), self.stale()
         return gather(self.world, self.quarantine, progress, held, stale, self.catalog.as_written)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from mesh_pilot.engine.failures import Condition
-from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failing import StandingFailure
-from mesh_pilot.explain.analysis.object_problems import first_names
 from mesh_pilot.mesh.listeners.conflicts import Conflict, ConflictKind
+from mesh_pilot.model.counts import first_names
 from mesh_pilot.model.json import SPREAD, called
+
+if TYPE_CHECKING:
+    from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 
 PROXIES_NAMED = 20
 """Proxies listed by name with a problem."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from mesh_pilot.explain.truth.facts import streams_by_proxy
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.json import called
 from mesh_pilot.model.resource import RESOURCE_TYPES
@@ -74,6 +73,8 @@ class RefusalOnHold:
 
 def quarantined_objects(state: PlaneState) -> list[QuarantinedObject]:
     """An entry for each object and group of proxies that it is withheld from."""
+    from mesh_pilot.explain.truth.facts import streams_by_proxy
+
     facts = state.facts()
     told = [
         (own[0].proxy.name, facts.withheld_of(own[0].proxy, own))

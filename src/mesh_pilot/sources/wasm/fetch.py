@@ -7,10 +7,10 @@ import os
 import stat
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
 import trio
 
 from mesh_pilot.model.modules import FILE, OCI, ModuleRef
@@ -97,9 +97,9 @@ async def _from_web(fetcher: Fetcher, ref: ModuleRef, limit: int, mark: str) -> 
             )
         except TooLarge as error:
             raise FetchError(f"{error} (--wasm-module-bytes)") from None
-        if answer.status == httpx.codes.NOT_MODIFIED and mark:
+        if answer.status == HTTPStatus.NOT_MODIFIED and mark:
             return FetchedModule(None, mark)
-        if answer.status != httpx.codes.OK:
+        if answer.status != HTTPStatus.OK:
             raise FetchError(f"{shown_url(ref.url)} answers {answer.status}")
         return await _checked(unpacking, ref, _mark(answer))
 

@@ -13,11 +13,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
 import attrs
-import httpx
 
 from mesh_pilot.base.reading import as_object, as_objects
 from mesh_pilot.model.modules import DIGEST, OCI
@@ -223,18 +223,18 @@ class ImageRegistry:
     async def _get(self, path: str, limit: int, headers: dict[str, str], take: Take | None = None) -> bytes:
         """The answer of the registry, with a token if it wants one; empty if it is taken piece by piece."""
         answer = await self._ask(path, limit, headers, take)
-        if answer.status == httpx.codes.UNAUTHORIZED:
+        if answer.status == HTTPStatus.UNAUTHORIZED:
             self._authorization = await self._token(answer.headers.get("www-authenticate", ""))
             answer = await self._ask(path, limit, headers, take)
         answered = answer.status
-        if answered in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        if answered in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             who = self._credentials.user or (
                 "the pull secret" if self._credentials != ImageCredentials() else "anybody"
             )
             raise FetchError(f"{self._image.host} refuses {self._image.repository} to {who}")
-        if answered == httpx.codes.NOT_FOUND:
+        if answered == HTTPStatus.NOT_FOUND:
             raise FetchError(f"{self._image.host} has no {self._image.repository} {self._image.reference}")
-        if answered != httpx.codes.OK:
+        if answered != HTTPStatus.OK:
             raise FetchError(f"{self._image.host} answers {answered}")
         return answer.body
 
@@ -305,7 +305,7 @@ class ImageRegistry:
             pairs = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items() if value)
             url = f"{realm}{'&' if '?' in realm else '?'}{pairs}"
             answer = await self._fetched(url, TOKEN_BYTES, self._credentials.basic)
-        if answer.status != httpx.codes.OK:
+        if answer.status != HTTPStatus.OK:
             raise FetchError(f"{self._image.host} gives no token for {self._image.repository}: {answer.status}")
         found = _json_object(answer.body, "a token")
         token = found.get("token") or found.get("access_token")

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import attrs
-import betterproto2
 
-from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
-from mesh_pilot.api.istio.mixer.v1.config import client as mixer
-from mesh_pilot.api.k8s.io.api.core import v1 as core
-from mesh_pilot.istio.kinds import ISTIO_KINDS, Kind
-from mesh_pilot.istio.rules.context import Context
-from mesh_pilot.model.config import Problem, Severity
+from mesh_pilot.istio.kinds import ISTIO_KINDS, Kind, message_at
+
+if TYPE_CHECKING:
+    import betterproto2
 
 TYPE_URL_PREFIX = "type.googleapis.com/"
-
-LEGACY_REASON = "this kind is kept and listed, but nothing in a current Envoy carries it out"
 
 
 @attrs.frozen
@@ -30,7 +26,8 @@ class McpCollection:
     """A collection: its names and the type of its resources."""
 
     name: str
-    message: type[betterproto2.Message]
+    message_class: str
+    """Where `mesh_pilot.api` has the message of its bodies."""
     message_name: str
     """The full protobuf name of the bodies' message."""
     xds_name: str = ""
@@ -43,6 +40,10 @@ class McpCollection:
     """Core Kubernetes objects, several of which form a service."""
 
     @property
+    def message(self) -> type[betterproto2.Message]:
+        return message_at(self.message_class)
+
+    @property
     def type_url(self) -> str:
         return TYPE_URL_PREFIX + self.message_name
 
@@ -53,14 +54,14 @@ SYNTHETIC_SUFFIX = ".synthetic"
 _MESH = "istio.mesh.v1alpha1"
 
 MESH_CONFIG = McpCollection(
-    "istio/mesh/v1alpha1/MeshConfig", mesh.MeshConfig, f"{_MESH}.MeshConfig", "core/v1alpha1/MeshConfig"
+    "istio/mesh/v1alpha1/MeshConfig", f"{_MESH}.MeshConfig", f"{_MESH}.MeshConfig", "core/v1alpha1/MeshConfig"
 )
 MESH_NETWORKS = McpCollection(
-    "istio/mesh/v1alpha1/MeshNetworks", mesh.MeshNetworks, f"{_MESH}.MeshNetworks", "core/v1alpha1/MeshNetworks"
+    "istio/mesh/v1alpha1/MeshNetworks", f"{_MESH}.MeshNetworks", f"{_MESH}.MeshNetworks", "core/v1alpha1/MeshNetworks"
 )
 SYNTHETIC_ENTRIES = McpCollection(
     "istio/networking/v1alpha3/synthetic/serviceentries",
-    ISTIO_KINDS["ServiceEntry"].message,
+    ISTIO_KINDS["ServiceEntry"].message_class,
     ISTIO_KINDS["ServiceEntry"].message_name,
     kind=ISTIO_KINDS["ServiceEntry"],
     synthetic=True,
@@ -71,34 +72,30 @@ def _current(kind: Kind) -> McpCollection:
     group, version = kind.group.removesuffix(".istio.io"), kind.versions[0]
     name = f"istio/{group}/{version}/{kind.plural}"
     xds_name = "" if kind.legacy else f"{kind.group}/{version}/{kind.name}"
-    return McpCollection(name, kind.message, kind.message_name, xds_name, kind)
+    return McpCollection(name, kind.message_class, kind.message_name, xds_name, kind)
 
 
-def _warn_idle(spec: betterproto2.Message, context: Context) -> Iterator[Problem]:
-    yield Problem("", LEGACY_REASON, Severity.WARNING)
-
-
-_LEGACY_TABLE: tuple[tuple[str, type[betterproto2.Message], str], ...] = (
-    ("HTTPAPISpec", mixer.HttpapiSpec, "config/v1alpha2"),
-    ("HTTPAPISpecBinding", mixer.HttpapiSpecBinding, "config/v1alpha2"),
-    ("QuotaSpec", mixer.QuotaSpec, "mixer/v1/config/client"),
-    ("QuotaSpecBinding", mixer.QuotaSpecBinding, "mixer/v1/config/client"),
+_LEGACY_TABLE: tuple[tuple[str, str, str], ...] = (
+    ("HTTPAPISpec", "istio.mixer.v1.config.client.HttpapiSpec", "config/v1alpha2"),
+    ("HTTPAPISpecBinding", "istio.mixer.v1.config.client.HttpapiSpecBinding", "config/v1alpha2"),
+    ("QuotaSpec", "istio.mixer.v1.config.client.QuotaSpec", "mixer/v1/config/client"),
+    ("QuotaSpecBinding", "istio.mixer.v1.config.client.QuotaSpecBinding", "mixer/v1/config/client"),
 )
 """Kinds of Istio 1.1 to 1.4: kind, message, folder of the collection's name."""
 
 
-def _legacy(name: str, message: type[betterproto2.Message], folder: str) -> McpCollection:
-    kind = Kind(name, message, _warn_idle, group="config.istio.io", versions=("v1alpha2",), legacy=True)
+def _legacy(name: str, message: str, folder: str) -> McpCollection:
+    kind = Kind(name, message, "idle.validate", group="config.istio.io", versions=("v1alpha2",), legacy=True)
     return McpCollection(f"istio/{folder}/{kind.plural}", message, kind.message_name, kind=kind)
 
 
 _IN_EVERY_GALLEY = frozenset(("DestinationRule", "EnvoyFilter", "Gateway", "ServiceEntry", "Sidecar", "VirtualService"))
 
-_KUBERNETES_TABLE: tuple[tuple[str, type[betterproto2.Message], str], ...] = (
-    ("nodes", core.NodeSpec, "NodeSpec"),
-    ("pods", core.Pod, "Pod"),
-    ("endpoints", core.Endpoints, "Endpoints"),
-    ("services", core.ServiceSpec, "ServiceSpec"),
+_KUBERNETES_TABLE: tuple[tuple[str, str, str], ...] = (
+    ("nodes", "k8s.io.api.core.v1.NodeSpec", "NodeSpec"),
+    ("pods", "k8s.io.api.core.v1.Pod", "Pod"),
+    ("endpoints", "k8s.io.api.core.v1.Endpoints", "Endpoints"),
+    ("services", "k8s.io.api.core.v1.ServiceSpec", "ServiceSpec"),
 )
 """Plural, body, message name. Referenced objects come before the ones that refer to them."""
 
