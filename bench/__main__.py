@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 from rich.console import Console
 
 from bench import cases, generate, plot, report
 from bench.clients import clients as many_clients
-from bench.crew import SwarmError
+from bench.crew import SWARM, SwarmError
 from bench.events import EVENTS
 from bench.fresh import fresh as come_anew
 from bench.herd import herd as come_back
+from bench.load_program import load_program as built_load_program
 from bench.mesh import Mesh
+from bench.model import examples
 from bench.model import model as measure_constants
 from bench.report import Measurement
 from bench.server import ServerError
@@ -102,6 +106,9 @@ def _run(output: _Output, work: Callable[[], list[Measurement]]) -> None:
 @click.option("--budget", default=600.0, help="Seconds for all events of one variant on one server.")
 @click.option("--settle", default=0.3, help="Seconds without a response after which an event is over.")
 @click.option("--processes", default=1, help="Processes of the swarm.")
+@click.option(
+    "--load-program", is_flag=True, help="The clients are those of bench/load, which come back by themselves; needs Go."
+)
 @click.option("--with", "flags", multiple=True, help="Run the same with these flags of discovery, too; repeatable.")
 @click.option("--workers", default=1, help="Workers of our server.")
 @click.option("--compare", "revision", default="", help="Run the same on this git revision, too.")
@@ -127,6 +134,7 @@ def run(
     budget: float,
     settle: float,
     processes: int,
+    load_program: bool,
     flags: tuple[str, ...],
     workers: int,
     revision: str,
@@ -167,7 +175,13 @@ def run(
         workers=workers,
     )
     output = _Output(**outputs)
-    _run(output, lambda: cases.run_case(case, output.say, revision=revision, peer=peer, cluster=cluster))
+
+    def measure() -> list[Measurement]:
+        with built_load_program() if load_program else nullcontext(SWARM) as program:
+            playing = attrs.evolve(case, program=program)
+            return cases.run_case(playing, output.say, revision=revision, peer=peer, cluster=cluster)
+
+    _run(output, measure)
 
 
 @main.command()
@@ -328,6 +342,10 @@ def model(clients: int) -> None:
     click.echo("| constant | measured | what it is |\n| --- | --- | --- |")
     for constant in constants:
         click.echo(constant.row())
+    click.echo(
+        "\n| proxies | replicas | changes a second | memory of each | cores of each | sent by each | to the last |"
+    )
+    click.echo("\n".join(["| --- " * 7 + "|", *examples(constants)]))
 
 
 @main.command()

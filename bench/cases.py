@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 
 import attrs
 
-from bench.crew import Crew
+from bench.crew import SWARM, Crew
 from bench.events import EVENTS, NotHere, Stage, connect
 from bench.mesh import Mesh
 from bench.report import Measurement, spread
@@ -51,6 +51,8 @@ class Case:
     """Sets of flags of our own server: after the run without any there is one with each."""
     workers: int = 1
     """Of our own server."""
+    program: tuple[str, ...] = SWARM
+    """What plays the clients, see ``Crew``."""
 
 
 def run_case(
@@ -107,7 +109,7 @@ def on_stage(server: OwnServer, mesh: Mesh, variant: str, clients: int, say: Say
 
 def _on_server(case: Case, server: Server, variant: str, say: Say) -> list[Measurement]:
     began = time.monotonic()
-    with Crew(server.address, processes=case.processes) as crew:
+    with Crew(server.address, processes=case.processes, program=case.program) as crew:
         told = f"{server.name}, {variant}, {case.mesh.label}, {case.clients:,} clients: "
         stage = Stage(
             server, crew, case.mesh, variant, case.clients, case.patience, lambda text: say(told + text), case.settle

@@ -49,14 +49,14 @@ def model(many: int, say: Say) -> list[Constant]:
         service = (large - small) / (LARGE.services - SMALL.services) - LARGE.endpoints * endpoint
         start = small - SMALL.services * (service + SMALL.endpoints * endpoint)
         few, found = _of_clients(SMALL, many, program, say)
-        larger, _ = _of_clients(LARGE, 0, program, say)
+        larger = _of_clients(LARGE, 0, program, say)[0]
         growth = (larger - few) / (LARGE.services - SMALL.services)
         return [
             Constant("plane", start, "MB", "memory of a plane without services and clients"),
             Constant("service", service * 1000, "KB", "memory of a service with its VirtualService"),
             Constant("endpoint", endpoint * 1000, "KB", "memory of an endpoint"),
             *found,
-            Constant("connect_service", growth * 1e6, "µs", "CPU more of a connection for each service that it sees"),
+            Constant("connect_service", growth * 1e6, "µs", "CPU more of a new client for each service that it sees"),
         ]
 
 
@@ -101,7 +101,7 @@ def _of_clients(mesh: Mesh, many: int, program: Sequence[str], say: Say) -> tupl
         Constant("change_bytes", after[0].bytes / after[0].clients / 1000, "KB", "sent for it to a client"),
         Constant("route", route * 1e6, "µs", "CPU of a route edit at a client"),
         Constant("route_bytes", after[1].bytes / after[1].clients / 1000, "KB", "sent for it to a client"),
-        Constant("connect", connect * 1e3, "ms", f"CPU of a new client that sees {mesh.services} services"),
+        Constant("connect", connect * 1e3, "ms", f"CPU of a new client, {mesh.services} services included"),
         Constant("return", back * 1e3, "ms", "CPU of a client that comes back with what it has"),
         Constant("idle", idle * 1e6, "µs", "CPU of a connected client in a second without changes"),
     ]
@@ -141,3 +141,25 @@ def _settle(server: Server) -> float:
         before, cpu = cpu, server.cpu_seconds()
         if cpu - before < 0.05:
             return cpu
+
+
+PLANS = ((1_000, 2, 1.0), (10_000, 4, 1.0), (10_000, 2, 0.1), (100_000, 10, 0.1))
+"""Proxies, replicas, and endpoint changes a second that a proxy sees."""
+SEEN = Mesh(services=1000, virtual_services=1000)
+ROUTES_A_SECOND, AGE_SECONDS = 1 / 60, 1800.0
+
+
+def examples(constants: Sequence[Constant]) -> list[str]:
+    """Rows for some plans, by the formula of docs/large-meshes.md."""
+    c = {constant.name: constant.value for constant in constants}
+    rows = []
+    for proxies, replicas, changes in PLANS:
+        p, routes = proxies / replicas, ROUTES_A_SECOND * changes
+        memory = c["plane"] + (SEEN.services * (c["service"] + SEEN.endpoints * c["endpoint"]) + p * c["client"]) / 1000
+        coming = (c["connect"] * 1e3 + c["connect_service"] * (SEEN.services - SMALL.services)) / AGE_SECONDS
+        cores = p * (changes * c["change"] + routes * c["route"] + c["idle"] + coming) / 1e6
+        network = p * (changes * c["change_bytes"] + routes * c["route_bytes"]) / 1000
+        last = p * c["change"] / 1e6
+        told = (f"{memory:,.0f} MB", f"{cores:.2f}", f"{network:.1f} MB/s", f"{last:.2f} s")
+        rows.append(f"| {proxies:,} | {replicas} | {changes:g} | {' | '.join(told)} |")
+    return rows

@@ -1,8 +1,8 @@
 // The load program: thousands of xDS clients in one process, told what to do by lines of JSON on standard input, one
-// answer a line. It does what bench/swarm.py does and takes the same commands, with a hundredth of its CPU and memory:
-// no resource is kept, only which one each client has. Linux only, as the rest of the bench.
+// answer a line. It does what bench/swarm.py does and takes the same commands, but keeps no resource, only which one each
+// client has, and its clients come back by themselves when a stream ends. Linux only, as the rest of the bench.
 //
-// bench/load.py builds and starts it; nothing of it is installed. Times are of CLOCK_MONOTONIC, as Python's
+// bench/load_program.py builds it; nothing of it is installed. Times are of CLOCK_MONOTONIC, as Python's
 // time.monotonic().
 package main
 

@@ -40,7 +40,7 @@ class Memory:
         self._streams.setdefault(client.own_domain, set()).add(client.id)
 
     def has_stream(self, own_domain: str) -> bool:
-        """Whether a proxy is connected; asked whenever a client leaves, so it looks at no other."""
+        """True if a proxy is connected; asked whenever a client leaves, so it looks at no other."""
         return own_domain in self._streams
 
     def left(self, client: int) -> Client | None:
