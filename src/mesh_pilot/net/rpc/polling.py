@@ -1,9 +1,9 @@
 """Reading of many sockets by one task, which learns in one system call which of them have something to read.
 
 A task for each socket would cost a wake-up, a switch of tasks and a system call for each piece that a peer sends: Trio
-arms a socket for one event (``EPOLLONESHOT``) and forgets it then. That is 7 of the 25 µs of a turn, and 3 KB of each
-connection. Here sockets stay armed in an epoll of our own, whose file becomes readable in Trio's when one of them has
-something. Each reader is called once in a pass of the loop, as its task would be, and reads once.
+arms a socket for one event (``EPOLLONESHOT``) and forgets it then. That is 4 of 16 µs where nothing else is done, and a
+task of each connection. Here sockets stay armed in an epoll of our own, whose file becomes readable in Trio's when one
+of them has something. Each reader is called once in a pass of the loop, as its task would be, and reads once.
 
 Where there is no epoll, tasks wait.
 """
