@@ -16,7 +16,7 @@ first push of one may take a second.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import Protocol
 
@@ -298,14 +298,18 @@ class Session:
         However many sessions have such work: in each round of the event loop one of them has one slice. If cancelled,
         what was generated stays for others.
         """
-        # The world may change between two turns of this session, and with it the work.
-        while any(True for _ in self.stream.work()):
-            async with self._context.turn:
-                await trio.lowlevel.checkpoint()
-                end = time.perf_counter() + SLICE_SECONDS
-                for _ in self.stream.work():
-                    if time.perf_counter() >= end:
-                        break
+        # A slice goes on where the one before it stopped: to begin again is to look at all that is generated already.
+        # But requests, or another World, may have changed the work between the two.
+        work = self.stream.work()
+        while any(True for _ in work):
+            is_done = False
+            while not is_done:
+                async with self._context.turn:
+                    await trio.lowlevel.checkpoint()
+                    if self._news.is_set():
+                        work = self.stream.work()
+                    is_done = _work_until(work, time.perf_counter() + SLICE_SECONDS)
+            work = self.stream.work()
 
     async def _first_response(self) -> Response | None:
         """The next response of a stream that was not up to date yet: many such at once have to take turns."""
@@ -356,3 +360,8 @@ def stream_error(error: StreamError | BoundError) -> StreamError:
     if isinstance(error, BoundError):
         return StreamError(Code.RESOURCE_EXHAUSTED, str(error), bound=error.bound)
     return error
+
+
+def _work_until(work: Iterator[None], end: float) -> bool:
+    """Do work until this time of ``time.perf_counter()``. True if all is done."""
+    return all(time.perf_counter() < end for _ in work)
