@@ -97,6 +97,8 @@ class ResourceSet:
         """Of the plan and the resources."""
         self._shards: dict[Query[Any], Plan] = {}
         """The shards of the plan as they were followed last."""
+        self._listed: PlanShards = ()
+        """The plan as it was followed last."""
         self._names: dict[Query[Any], str] = {}
         """The names of the planned resources, by query."""
         self._queries: dict[str, ResourceQuery] = {}
@@ -305,8 +307,9 @@ class ResourceSet:
         changed = [query for query in taken if query in self._shards]
         if not self._planned or plan in taken:
             shards = self._planned_by(plan)
-            if shards is not None:  # otherwise it failed, and the last shards stay; they are followed all the same
-                self._planned = True
+            # If it failed, the last shards stay; they are followed all the same. So they are if it is as it was.
+            if shards is not None and (shards is not self._listed or not self._planned):
+                self._planned, self._listed = True, shards
                 wanted = dict.fromkeys(shards)
                 stale = frozenset(taken)
                 removed = [shard for shard in self._shards if shard not in wanted]
