@@ -12,6 +12,8 @@ from typing import Any
 import grpc
 import pytest
 import trio
+from h2.config import H2Configuration
+from h2.connection import H2Connection
 from structlog.testing import capture_logs
 
 from mesh_pilot.net.rpc import CertificateFiles, Limits, Peer, Server, TlsError, client_tls, open_channel, server_tls
@@ -21,6 +23,14 @@ from tests.support.certificates import CertificateFiles as Leaf
 from tests.support.certificates import write_certificates
 
 UNARY = "/test.Echo/Unary"
+REQUEST = [
+    (":method", "POST"),
+    (":scheme", "https"),
+    (":path", UNARY),
+    (":authority", "localhost"),
+    ("te", "trailers"),
+    ("content-type", "application/grpc"),
+]
 REVIEWS = "spiffe://cluster.local/ns/default/sa/reviews"
 
 
@@ -85,6 +95,27 @@ def test_a_server_makes_no_tickets(server_leaf: Leaf, client_leaf: Leaf) -> None
         done, told = server.handshake(asked)
     assert told == b""
     assert server.spiffe_ids_and_end()[0] == (REVIEWS,)
+
+
+async def test_a_request_that_comes_with_the_end_of_the_handshake_is_read_at_once(server_leaf: Leaf) -> None:
+    """A client may send all of this in one piece, and then only wait."""
+    trust = client_tls(CertificateFiles(trusted=server_leaf.ca)).context()
+    async with serving(Echo(), tls=server_tls(files(server_leaf))) as server:
+        stream = await trio.open_tcp_stream("127.0.0.1", int(server.addresses[0].rsplit(":", 1)[1]))
+        client = TlsSession(trust, server_side=False, server_hostname="localhost")
+        h2 = H2Connection(H2Configuration(client_side=True))
+        h2.initiate_connection()
+        h2.send_headers(1, REQUEST)
+        h2.send_data(1, b"\0\0\0\0\4ping", end_stream=True)
+        done, out = client.handshake(b"")
+        while not done:
+            await stream.send_all(out)
+            done, out = client.handshake(bytes(await stream.receive_some()))
+        await stream.send_all(out + client.encrypt(h2.data_to_send()))
+        answer = b""
+        while b"ping" not in answer:
+            answer += client.decrypt(bytes(await stream.receive_some()))[0] or b""
+        await stream.aclose()
 
 
 class WhoAmI(Echo):

@@ -86,7 +86,7 @@ class JoinedSet:
         self._asked_for: list[Names] = []
         """For each part the names that it was asked for last, if there are several."""
         self._lacking = tuple(Lacking(store) for _ in parts[1:])
-        """What those before it lack, for each part but the first."""
+        """The names that all parts before it lack, for each part but the first."""
         self._latest = EMPTY
         self._store = store
 

@@ -172,6 +172,8 @@ class ServerConnection:
         retire_at = since + min(certificate, age)
         try:
             self._transport.start_reading(self._shared.poller, self._read)
+            if self._transport.has_unread:
+                self._read()
             while True:
                 with trio.move_on_at(min(speak_at, look_at, retire_at)) as self._waiting:
                     if not self._is_over:

@@ -21,6 +21,8 @@ from mesh_pilot.net.rpc.tls import reason_of
 
 __all__ = ["TlsSession", "handshake"]
 
+_RECORD = 16 * 1024
+"""The most plain bytes of a record."""
 _REFUSALS = {
     7: "signature",
     9: "not_yet_valid",
@@ -85,7 +87,7 @@ class TlsSession:
         chunks: list[bytes] = []
         while not self.ended:
             try:
-                chunk = self._ssl.read(len(data))  # room for more would be cleared in vain
+                chunk = self._ssl.read(len(data) or _RECORD)  # room for more would be cleared in vain
             except ssl.SSLWantReadError:
                 break
             except ssl.SSLZeroReturnError:
@@ -98,6 +100,12 @@ class TlsSession:
                 break  # to ask for more would cost an exception
         plain = b"".join(chunks) if chunks else None
         return plain, self._outgoing.read()
+
+    @property
+    def has_unread(self) -> bool:
+        """True while something has arrived that was not decrypted: a client may send it with its last step of the
+        handshake."""
+        return self._incoming.pending > 0
 
     def farewell(self) -> bytes:
         """The close_notify alert."""
@@ -158,7 +166,7 @@ async def handshake(
                 await trio.lowlevel.wait_readable(sock)
                 received = b""  # of a wakeup without data; what came before must not be taken in again
                 with contextlib.suppress(BlockingIOError):
-                    received = sock.recv(16 * 1024)
+                    received = sock.recv(_RECORD)
                     if not received:
                         raise TlsError("the peer hung up during the TLS handshake")
     except TlsError:

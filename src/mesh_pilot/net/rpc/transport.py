@@ -147,7 +147,7 @@ class SocketTransport:
         try:
             data = self._socket.recv(self._read_size)
         except (BlockingIOError, InterruptedError):
-            return None
+            return self._decrypt(tls, b"") if tls is not None and tls.has_unread else None
         except OSError as error:
             self._fail(error)
             return b""
@@ -170,12 +170,18 @@ class SocketTransport:
         """Wait for the next bytes of the peer, as `receive` returns them."""
         while not self._closed:
             try:
-                await trio.lowlevel.wait_readable(self._socket)
+                if not self.has_unread:
+                    await trio.lowlevel.wait_readable(self._socket)
             except (trio.ClosedResourceError, OSError) as error:
                 self._fail(error)
             if (data := self.receive()) is not None:
                 return data
         return b""
+
+    @property
+    def has_unread(self) -> bool:
+        """True if there is something to receive that is in the socket no more."""
+        return self._tls is not None and self._tls.has_unread
 
     def start_reading(self, poller: SocketPoller, read: Callable[[], None]) -> None:
         """Have ``read`` called when there is something to receive, until reading is stopped or the socket closed."""
