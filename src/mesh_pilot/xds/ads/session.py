@@ -102,7 +102,8 @@ class Session:
         self._scope = trio.CancelScope()
         self._sleeper: trio.lowlevel.Task | None = None
         self._sleeps_until = inf
-        self._has_news = False
+        self._news = 0
+        """The times that there was something to look at."""
         self._is_new = True
         self._is_ending = False
         self._is_retiring = False
@@ -159,7 +160,7 @@ class Session:
 
     def _rouse(self) -> None:
         """Have the sender look for something to send."""
-        self._has_news = True
+        self._news += 1
         sleeper, self._sleeper = self._sleeper, None
         if sleeper is not None:
             trio.lowlevel.reschedule(sleeper)
@@ -250,7 +251,7 @@ class Session:
         """Send what there is to send, then sleep until there is more."""
         began = trio.current_time()
         while True:
-            self._has_news = False
+            seen = self._news
             if self._convergence.looked(began):
                 self._connection.follower.noted()
             if self.stream.has_work:
@@ -267,7 +268,7 @@ class Session:
             if self._is_ending or (self._is_retiring and self.stream.is_settled):
                 self._scope.cancel()
                 return
-            if not self._has_news:
+            if self._news == seen:
                 await self._sleep(deadline)
             began = trio.current_time()
 
@@ -300,14 +301,14 @@ class Session:
         """
         # A slice goes on where the one before it stopped: to begin again is to look at all that is generated already.
         # But requests, or another World, may have changed the work between the two.
-        work = self.stream.work()
+        work, seen = self.stream.work(), self._news
         while any(True for _ in work):
             is_done = False
             while not is_done:
                 async with self._context.turn:
                     await trio.lowlevel.checkpoint()
-                    if self._news.is_set():
-                        work = self.stream.work()
+                    if self._news != seen:
+                        work, seen = self.stream.work(), self._news
                     is_done = _work_until(work, time.perf_counter() + SLICE_SECONDS)
             work = self.stream.work()
 
