@@ -85,7 +85,7 @@ def test_it_is_empty_without_a_service_and_only_there_for_those_that_have_one(
 def test_a_change_of_the_own_service_wakes_the_proxy_and_one_of_another_does_not() -> None:
     world = world_of(web() + web("{address: 10.9.9.9}", name="other"))
     woken: list[bool] = []
-    opened = WorldCatalog(world).open(client(), lambda: woken.append(True))
+    opened = WorldCatalog(world).open(client(), lambda _: woken.append(True))
     assert own(opened) is not None
     update(world, web("{address: 10.9.9.8}", name="other"))
     assert woken == []

@@ -261,7 +261,7 @@ def test_times_keep_their_microseconds() -> None:
     assert found.created == at
 
 
-LAYOUT = "5ca115f806b2"
+LAYOUT = "2948cde5d8ae"
 
 
 def test_another_layout_has_another_format() -> None:

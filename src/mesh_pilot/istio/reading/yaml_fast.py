@@ -13,10 +13,12 @@ from functools import lru_cache
 
 import ryaml
 
-from mesh_pilot.istio.reading.yaml_marked import MAX_NODES, key_text, scalar_value
+from mesh_pilot.istio.reading.yaml_marked import MAX_NODES, MAX_NUMBER, key_text, scalar_value
 
 _BLANK = r"(?:[ \t]*(?:#[^\n]*)?\r?\n)*"
 _BEFORE_ROOT = re.compile(rf"{_BLANK}(?:---)?{_BLANK}")
+_LONG_NUMBER = re.compile(rf"[0-9_.]{{{MAX_NUMBER - 9}}}")
+"""One that is too long may have a sign, an exponent."""
 _ODD_LINE_BREAK = re.compile("\r(?!\n)|[\x85\u2028\u2029\ufeff]")
 
 
@@ -31,8 +33,8 @@ def read_document(text: str) -> tuple[dict[str, object], int]:
     whose items have lines of their own), and NumberTooLongError.
     """
     has_odd_lines = ("\r" in text or not text.isascii()) and _ODD_LINE_BREAK.search(text)
-    if "&" in text or "!" in text or has_odd_lines or _may_have_too_many(text):
-        raise UncommonYamlError  # it may have anchors, tags, lines that are counted otherwise, too many values
+    if "&" in text or "!" in text or has_odd_lines or _may_have_too_many(text) or _may_have_long_number(text):
+        raise UncommonYamlError  # it may have anchors, tags, lines that are counted otherwise, too much of something
     before = _BEFORE_ROOT.match(text)
     assert before is not None  # it matches nothing, too
     try:
@@ -48,6 +50,12 @@ def read_document(text: str) -> tuple[dict[str, object], int]:
 def _may_have_too_many(text: str) -> bool:
     """True if there may be more than MAX_NODES values: each but the first follows one of a few characters."""
     return len(text) > MAX_NODES and sum(map(text.count, "\n,:[{-?")) >= MAX_NODES
+
+
+def _may_have_long_number(text: str) -> bool:
+    """True if a number may be longer than is allowed: of a fraction that was read nobody can tell."""
+    is_long = any(len(line) > MAX_NUMBER for line in text.split("\n"))  # which few texts have
+    return is_long and _LONG_NUMBER.search(text) is not None
 
 
 def _object(data: dict[object, object]) -> dict[str, object]:
