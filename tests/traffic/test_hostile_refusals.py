@@ -53,13 +53,19 @@ spec:
 async def refusing(
     address: str, node: Node, words: str, refused: trio.Event, *, task_status: trio.TaskStatus[None]
 ) -> None:
-    """A client that refuses whatever speaks of the service, of all types; it wants listeners of all."""
+    """A client that refuses whatever speaks of the service, of all types; it wants listeners of all.
+
+    It has listeners before it requests the rest: asked for together, they would wait for endpoints, which it never
+    requests.
+    """
     kinds = (Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse)
     async with open_channel(address) as channel, channel.request(ADS, *kinds) as call:
-        for type_url in (LISTENER, CLUSTER, ROUTE):
-            await call.send_message(DiscoveryRequest(node=node, type_url=type_url))
+        await call.send_message(DiscoveryRequest(node=node, type_url=LISTENER))
         task_status.started()
+        rest = [CLUSTER, ROUTE]
         while (response := await call.recv_message()) is not None:
+            while rest:
+                await call.send_message(DiscoveryRequest(type_url=rest.pop(0)))
             answer = DiscoveryRequest(type_url=response.type_url, response_nonce=response.nonce)
             if any(WEB.encode() in resource.value for resource in response.resources):
                 answer.error_detail.CopyFrom(Status(code=13, message=words))
