@@ -51,18 +51,19 @@ spec:
 
 
 async def refusing(
-    address: str, node: Node, words: str, refused: trio.Event, *, task_status: trio.TaskStatus[None]
+    address: str, node: Node, words: str, first: list[str], refused: trio.Event, *, task_status: trio.TaskStatus[None]
 ) -> None:
     """A client that refuses whatever speaks of the service, of all types; it wants listeners of all.
 
-    It has listeners before it requests the rest: asked for together, they would wait for endpoints, which it never
-    requests.
+    It is sent listeners first if it requests these first. Refused listeners lead to a verdict. If it requests
+    everything at once, it is sent clusters first; it refuses listeners without the service, too, so that is held.
     """
     kinds = (Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse)
     async with open_channel(address) as channel, channel.request(ADS, *kinds) as call:
-        await call.send_message(DiscoveryRequest(node=node, type_url=LISTENER))
+        for type_url in first:
+            await call.send_message(DiscoveryRequest(node=node, type_url=type_url))
         task_status.started()
-        rest = [CLUSTER, ROUTE]
+        rest = [each for each in (CLUSTER, ROUTE) if each not in first]
         while (response := await call.recv_message()) is not None:
             while rest:
                 await call.send_message(DiscoveryRequest(type_url=rest.pop(0)))
@@ -97,7 +98,8 @@ async def test_no_request_of_a_caller_fails_whoever_refuses_the_service(
                 await copy_build(at, message)
                 refused = trio.Event()
                 words = TAKEN.format(port) if number < 4 else f"I do not like {WEB}"
-                await nursery.start(partial(refusing, at.plane.addresses.grpc, message, words, refused))
+                first = [LISTENER] if number % 4 < 2 else [LISTENER, CLUSTER, ROUTE]
+                await nursery.start(partial(refusing, at.plane.addresses.grpc, message, words, first, refused))
                 with trio.move_on_after(20 if number == 0 else 1):  # later ones may be served nothing to refuse
                     await refused.wait()
                 refusals += refused.is_set()
