@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.istio.reading.yaml import Document, load, split
-from mesh_pilot.istio.reading.yaml_fast import UncommonYamlError, read_document
+from mesh_pilot.istio.reading.yaml_fast import MAX_OPENED, UncommonYamlError, read_document
 from mesh_pilot.istio.reading.yaml_marked import MAX_NODES, MarkedReader, NumberTooLongError, UnsupportedYamlError
-from mesh_pilot.model.config import Origin
+from mesh_pilot.model.config import ConfigError, Origin
 from tests.support.sample import examples
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*/config.yaml"))
@@ -149,3 +149,16 @@ def test_lines_are_those_of_the_document_that_is_asked() -> None:
     first, second, third = [document for document in load(text, Origin("test")) if isinstance(document, Document)]
     assert [first.line, second.line, third.line] == [1, 5, 8]
     assert (second.line_of("b.c"), third.line_of("e"), first.line_of("a")) == (6, 10, 1)
+
+
+@pytest.mark.parametrize("opened", ["[", "{a: ", "[{a: ", "['] ] ]', "], ids=str.strip)
+def test_texts_that_may_be_nested_deeply_never_reach_a_reader_that_is_quadratic_in_depth(
+    opened: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(text: str) -> object:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr("mesh_pilot.istio.reading.yaml_fast.ryaml.loads_all", read)
+    (found,) = load("a: " + opened * (MAX_OPENED + 1), Origin("test", "a.yaml"))
+    assert isinstance(found, ConfigError)
+    assert "nested too deeply" in found.problems[0].reason

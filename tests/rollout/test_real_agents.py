@@ -15,9 +15,9 @@ from mesh_pilot.model.events import RolloutPlan
 from mesh_pilot.model.traffic import Counter
 from mesh_pilot.safety.rollout.controller import RolloutController
 from mesh_pilot.safety.rollout.progress import RolloutPhase
-from tests.rollout.real_services import services
 from tests.support.envoy import eventually
 from tests.support.fleet import Fleet, fleet
+from tests.support.manifests import at, nobody, service
 from tests.support.proxy_process import proxy_process
 
 pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -174,7 +174,7 @@ async def shop(folder: Path, free_ports: Callable[[int], list[int]]) -> AsyncIte
         mesh = await stack.enter_async_context(fleet(folder, traffic_reports=REPORT_SECONDS))
         backend = await mesh.backend("reviews")
         backend.delays["/some"] = 0.1
-        text = services(outbound, reviews=backend.port, refused=refused)
+        text = service("reviews.test", outbound, at(backend)) + service("refused.test", outbound, nobody(refused))
         text += SIDECAR.format(inbound=inbound, target=backend.port)
         for name, part in (("services.yaml", text), ("routes.yaml", routes()), ("policy.yaml", policy())):
             await mesh.apply(part, name)

@@ -13,9 +13,9 @@ from mesh_pilot.model.events import RolloutPlan
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.traffic import Counter
 from mesh_pilot.safety.rollout.progress import RolloutPhase
-from tests.rollout.real_services import services
 from tests.support.envoy import eventually
 from tests.support.fleet import Fleet, fleet
+from tests.support.manifests import at, nobody, service
 
 pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -86,7 +86,8 @@ async def test_a_canary_that_fails_one_request_in_twenty_is_taken_back_and_a_hea
         backend.answer = lambda request, _: (503, {}) if request.target == b"/503" else None
 
         def config(rule: str) -> str:
-            return services(port, reviews=backend.port, refused=refused) + ROUTES.format(rule=rule)
+            services = service("reviews.test", port, at(backend)) + service("refused.test", port, nobody(refused))
+            return services + ROUTES.format(rule=rule)
 
         await mesh.apply(config(GOOD.format(version=1)))
         node = EnvoyNode("web", "shop", "127.0.0.2", interception=Interception.NONE)

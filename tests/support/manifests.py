@@ -41,6 +41,11 @@ def at(backend: Backend, *, labels: Mapping[str, str] | None = None, **more: obj
     return {"address": backend.host, "ports": {"main": backend.port}, "labels": dict(labels or {}), **more}
 
 
+def nobody(port: int) -> dict[str, Any]:
+    """An endpoint like those of `at`, at a port where nobody listens."""
+    return {"address": "127.0.0.1", "ports": {"main": port}}
+
+
 def version(name: str, backend: Backend, **more: object) -> dict[str, Any]:
     """A backend as endpoint of the subset of this name."""
     return at(backend, labels={"version": name}, **more)

@@ -22,6 +22,11 @@ _LONG_NUMBER = re.compile(rf"[0-9_.]{{{MAX_NUMBER - 9}}}")
 _ODD_LINE_BREAK = re.compile("\r(?!\n)|[\x85\u2028\u2029\ufeff]")
 
 
+MAX_OPENED = 2000
+"""Brackets and braces that a text may open. Those inside each other take the reader quadratic time, which it does not
+bound: 100,000 take 20 s."""
+
+
 class UncommonYamlError(Exception):
     """The text has to be read by `yaml_marked`."""
 
@@ -33,7 +38,8 @@ def read_document(text: str) -> tuple[dict[str, object], int]:
     whose items have lines of their own), and NumberTooLongError.
     """
     has_odd_lines = ("\r" in text or not text.isascii()) and _ODD_LINE_BREAK.search(text)
-    if "&" in text or "!" in text or has_odd_lines or _may_have_too_many(text) or _may_have_long_number(text):
+    has_too_much = _may_have_too_many(text) or _may_have_long_number(text) or _may_be_deep(text)
+    if "&" in text or "!" in text or has_odd_lines or has_too_much:
         raise UncommonYamlError  # it may have anchors, tags, lines that are counted otherwise, too much of something
     before = _BEFORE_ROOT.match(text)
     assert before is not None  # it matches nothing, too
@@ -50,6 +56,10 @@ def read_document(text: str) -> tuple[dict[str, object], int]:
 def _may_have_too_many(text: str) -> bool:
     """True if there may be more than MAX_NODES values: each but the first follows one of a few characters."""
     return len(text) > MAX_NODES and sum(map(text.count, "\n,:[{-?")) >= MAX_NODES
+
+
+def _may_be_deep(text: str) -> bool:
+    return text.count("[") + text.count("{") > MAX_OPENED
 
 
 def _may_have_long_number(text: str) -> bool:
