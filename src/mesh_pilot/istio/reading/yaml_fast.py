@@ -23,7 +23,7 @@ _ODD_LINE_BREAK = re.compile("\r(?!\n)|[\x85\u2028\u2029\ufeff]")
 
 
 MAX_OPENED = 2000
-"""Brackets and braces that a text may open. Those inside each other take the reader quadratic time, which it does not
+"""The most opening brackets and braces. The reader takes quadratic time for those inside each other, which it does not
 bound: 100,000 take 20 s."""
 
 
