@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -14,14 +14,17 @@ import click
 from rich.console import Console
 
 from bench import cases, generate, plot, report
+from bench.cases import FEW
+from bench.clients import PARTS
 from bench.clients import clients as many_clients
+from bench.consul_size import Size, consul_size
 from bench.crew import SWARM, SwarmError
 from bench.events import EVENTS
 from bench.fresh import fresh as come_anew
 from bench.herd import herd as come_back
 from bench.load_program import load_program as built_load_program
 from bench.mesh import Mesh
-from bench.model import examples
+from bench.model import examples, rows
 from bench.model import model as measure_constants
 from bench.report import Measurement
 from bench.server import ServerError
@@ -59,6 +62,13 @@ def _outputs(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _variants(choice: str) -> tuple[str, ...]:
     return {"both": ("sotw", "delta"), "all": ("sotw", "delta", "split")}.get(choice, (choice,))
+
+
+def _chosen(told: str, known: Collection[str], option: str) -> tuple[str, ...]:
+    chosen = tuple(filter(None, told.split(",")))
+    if unknown := [name for name in chosen if name not in known]:
+        raise click.BadParameter(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}", param_hint=option)
+    return chosen
 
 
 class _Output:
@@ -146,9 +156,7 @@ def run(
     **outputs: Any,
 ) -> None:
     """Events on one mesh with a swarm of clients."""
-    chosen = tuple(EVENTS) if events == "all" else tuple(filter(None, events.split(",")))
-    if unknown := [name for name in chosen if name not in EVENTS]:
-        raise click.BadParameter(f"unknown: {', '.join(unknown)}", param_hint="--events")
+    chosen = tuple(EVENTS) if events == "all" else _chosen(events, EVENTS, "--events")
     peer, cluster = None, Cluster(kubeconfig) if kubeconfig else None
     if peer_address:
         store = cluster or (Folder(peer_config_dir) if peer_config_dir else None)
@@ -226,7 +234,7 @@ def restart(services: int, endpoints: int, repeat: int, revision: str, **outputs
 
 @main.command()
 @click.option("--services", default=100, help="Services of the mesh.")
-@click.option("--clients", default=1000, help="Clients, a connection each.")
+@click.option("--clients", type=click.IntRange(min=FEW + 1), default=1000, help="Clients, a connection each.")
 @click.option("--variant", type=_VARIANTS, default="both", help=VARIANTS_HELP)
 @_outputs
 def idle(services: int, clients: int, variant: str, **outputs: Any) -> None:
@@ -252,7 +260,7 @@ def stuck(services: int, clients: int, edits: int, variant: str, **outputs: Any)
 @main.command()
 @click.option("--services", default=100, help="Services of the mesh.")
 @click.option("--clients", default=100, help="Clients, a connection each.")
-@click.option("--edits", default=30, help="Edits of each kind beside CSRs, and as many without.")
+@click.option("--edits", default=30, help="Edits of each kind next to CSRs, and as many without.")
 @click.option("--rate", default=500.0, help="CSRs a second.")
 @click.option("--key", "kind", type=click.Choice(["ec", "rsa"]), default="ec", help="Kind of the callers' keys.")
 @click.option("--variant", type=_VARIANTS, default="delta", help=VARIANTS_HELP)
@@ -310,7 +318,7 @@ def fresh(services: int, clients: int, repeat: int, revision: str, **outputs: An
 @click.option("--variant", type=_VARIANTS, default="delta", help=VARIANTS_HELP)
 @click.option("--workers", default=1, help="Workers of the control plane.")
 @click.option("--repeat", default=3, help="How often each change.")
-@click.option("--rolling/--no-rolling", default=True, help="A rolling restart of two planes, beside a real Envoy.")
+@click.option("--parts", default=",".join(PARTS), help="Which; rolling: a restart of two planes, next to a real Envoy.")
 @_outputs
 def clients(
     services: int,
@@ -319,16 +327,14 @@ def clients(
     variant: str,
     workers: int,
     repeat: int,
-    rolling: bool,
+    parts: str,
     **outputs: Any,
 ) -> None:
     """Thousands of clients, which a program in Go plays: changes, memory, pages, a rolling restart."""
     output = _Output(**outputs)
     mesh = Mesh(services=services, endpoints=endpoints, virtual_services=services)
-    _run(
-        output,
-        lambda: many_clients(mesh, clients, _variants(variant), workers, repeat, output.say, rolling=rolling),
-    )
+    chosen = _chosen(parts, PARTS, "--parts")
+    _run(output, lambda: many_clients(mesh, clients, _variants(variant), chosen, workers, repeat, output.say))
 
 
 @main.command()
@@ -339,17 +345,33 @@ def model(clients: int) -> None:
         constants = measure_constants(clients, _Output(None, None, False).say)
     except (ServerError, SwarmError) as error:
         raise click.ClickException(str(error)) from None
-    click.echo("| constant | measured | what it is |\n| --- | --- | --- |")
-    for constant in constants:
-        click.echo(constant.row())
-    click.echo(
-        "\n| proxies | replicas | changes a second | memory of each | cores of each | sent by each | to the last |"
-    )
-    click.echo("\n".join(["| --- " * 7 + "|", *examples(constants)]))
+    click.echo("\n".join([*rows(constants), "", *examples(constants)]))
 
 
 @main.command()
-@click.option("--minutes", default=60, help="How long.")
+@click.option("--services", default="5000", help="Services in Consul; several numbers with commas: one after another.")
+@click.option("--instances", default=4, help="Instances of each.")
+@click.option("--seen", default="100", help="Services that the Sidecar of the client shows; several with commas.")
+@click.option("--repeat", default=20, help="How many changes of each kind.")
+@click.option("--idle", "idle_seconds", default=60.0, help="Seconds without any change.")
+@click.option("--settle", "settle_seconds", default=5.0, help="Seconds after the last change that count as its cost.")
+@click.option("--variant", type=click.Choice(["sotw", "delta", "split"]), default="delta", help=VARIANTS_HELP)
+@click.option("--max-queries", default=60, help="As --consul-max-queries.")
+@click.option("--consul", type=click.Path(path_type=Path), help="The binary of a real Consul; else one that is played.")
+@_outputs
+def consul(services: str, seen: str, **values: Any) -> None:
+    """A Consul of many services: first ready, and changes of those that a client sees and of those that none sees."""
+    output = _Output(**{name: values.pop(name) for name in ("json_file", "svg_file", "quiet")})
+    sizes = [
+        Size(services=int(count), seen=min(int(shown), int(count)), **values)
+        for count in services.split(",")
+        for shown in seen.split(",")
+    ]
+    _run(output, lambda: [found for size in sizes for found in consul_size(size, output.say)])
+
+
+@main.command()
+@click.option("--minutes", type=click.IntRange(min=1), default=60, help="How long.")
 @click.option("--services", default=10_000, help="Services in Consul.")
 @click.option("--instances", default=10, help="Instances of each.")
 @click.option("--edits-per-second", default=300, help="Services that change in a second, an instance each.")

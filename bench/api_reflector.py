@@ -1,6 +1,6 @@
 """CPU of a reflector alone, for each object of a list and for each event: ``python -m bench.api_reflector [PODS]``.
 
-The text of an API server's answers comes from memory: no network, no server. Beside it stands ``json.loads`` of the
+The text of an API server's answers comes from memory: no network, no server. Next to it stands ``json.loads`` of the
 same objects, which is the least that a client in Python had to do before it read them with msgspec.
 """
 

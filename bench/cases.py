@@ -14,10 +14,22 @@ from bench.crew import SWARM, Crew
 from bench.events import EVENTS, NotHere, Stage, connect
 from bench.mesh import Mesh
 from bench.report import Measurement, spread
-from bench.server import OwnServer, Server, ServerError, checkout, filled, own_server, proportional_memory
+from bench.server import (
+    OwnServer,
+    Server,
+    ServerError,
+    checkout,
+    compiled_modules,
+    filled,
+    own_server,
+    proportional_memory,
+)
 from bench.stores import Cluster, Store
 
 Say = Callable[[str], None]
+
+FEW = 10
+"""Clients that come before those whose memory is measured."""
 
 
 @attrs.frozen(kw_only=True)
@@ -187,12 +199,14 @@ def _restarted(server: OwnServer, mesh: Mesh, number: int, say: Say) -> list[Mea
 
 @contextmanager
 def _by_turns(revision: str) -> Iterator[Sequence[tuple[str, Path | None]]]:
-    """What is measured, by name: this checkout, then that of a revision if there is one."""
-    if not revision:
-        yield [("mesh-pilot", None)]
-        return
-    with checkout(revision) as tree:
-        yield [("mesh-pilot", None), (revision, tree)]
+    """What is measured, by name: this checkout, then that of a revision if there is one. Both are compiled."""
+    with compiled_modules(), checkout(revision) if revision else nullcontext() as tree:
+        turns = [("mesh-pilot", None), *([(revision, tree)] if tree is not None else [])]
+        few = Mesh(services=1, virtual_services=0)
+        for name, source in turns:
+            with own_server(name, few.files(), source=source) as server:
+                _first_answer(server, few, "", 0, lambda text: None)
+        yield turns
 
 
 def _wait_kept(server: OwnServer) -> None:
@@ -249,16 +263,16 @@ def idle(mesh: Mesh, clients: int, variants: Sequence[str], say: Say) -> list[Me
         with own_server("mesh-pilot", mesh.files()) as server:
             server.start()
             with Crew(server.address) as crew:
-                crew.open(10, variant, mesh.all_namespaces)
+                crew.open(FEW, variant, mesh.all_namespaces)
                 crew.complete(60)
                 crew.quiet(0.5, 10)
                 few = server.memory()[0]
                 stage = Stage(server, crew, mesh, variant, clients, 120, say)
                 with stage.measuring("connect, the others warm") as span:
                     span.began = time.monotonic()
-                    crew.open(clients - 10, variant, mesh.all_namespaces)
+                    crew.open(clients - FEW, variant, mesh.all_namespaces)
                     span.times = crew.complete(120)
-                each = (server.memory()[0] - few) * 1024 / (clients - 10)
+                each = (server.memory()[0] - few) * 1024 / (clients - FEW)
                 stage.measured[-1] = attrs.evolve(stage.measured[-1], note=f"{each:.0f} KB a client")
                 say(f"{clients:,} clients, {variant}: {each:.0f} KB each")
                 for stage.repeat in range(3):

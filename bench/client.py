@@ -78,7 +78,7 @@ class Subscription:
     """Last accepted."""
     nonce: str = ""
     asked: bool = False
-    """Whether this stream has had a request for the type."""
+    """True if this stream has had a request for the type."""
     answered: bool = False
 
 
@@ -152,7 +152,7 @@ class Client:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the client has all that what it has names."""
+        """True if the client has all that what it has names."""
         listeners, tables, hosts = (self.types[type_url].held for type_url in (LDS, RDS, VHDS))
         has_named = bool(listeners.items) and self._is_complete(EDS) and self._is_complete(RDS)
         return has_named and split_tables(tables) <= hosted_tables(hosts)

@@ -26,6 +26,8 @@ from bench.report import Measurement
 from bench.server import OwnServer, free_ports, own_server, proportional_memory
 
 PATIENCE = 600.0
+PARTS = ("endpoint", "route", "pages", "rolling")
+"""What can be left out; the first three come on one control plane."""
 PAGES = ("/debug/syncz", "/debug/statistics", "/ready")
 RATE = 50.0
 """Requests a second through the real Envoy."""
@@ -34,27 +36,41 @@ _edits = itertools.count(5000)
 
 
 def clients(
-    mesh: Mesh, count: int, variants: Sequence[str], workers: int, repeat: int, say: Say, *, rolling: bool = True
+    mesh: Mesh, count: int, variants: Sequence[str], parts: Sequence[str], workers: int, repeat: int, say: Say
 ) -> list[Measurement]:
     """Connect, endpoint changes and route edits; then, on two control planes, a rolling restart of both."""
     options = ("--workers", str(workers)) if workers > 1 else ()
     found: list[Measurement] = []
     with load_program() as program:
         for variant in variants:
-            with own_server("mesh-pilot", mesh.files(), options=options) as server:
-                server.start()
-                with _stage(server, (server.address,), program, mesh, variant, count, say) as stage:
-                    connect(stage)
-                    _note(stage, f"MB: {', '.join(f'{proportional_memory(pid):.0f}' for pid in server.processes())}")
-                    for stage.repeat in range(repeat):
-                        endpoint_flap(stage)
-                    for stage.repeat in range(repeat):
-                        route_edit(stage)
-                    _read_pages(server, say)
-                found += stage.measured
-            if rolling:
+            if set(parts) - {"rolling"}:
+                found += _changes(mesh, count, variant, parts, program, options, repeat, say)
+            if "rolling" in parts:
                 found += _rolling(mesh, count, variant, program, options, say)
     return [attrs.evolve(m, note=f"clients: {m.swarm_cpu:.2f} s CPU{'; ' if m.note else ''}{m.note}") for m in found]
+
+
+def _changes(
+    mesh: Mesh,
+    count: int,
+    variant: str,
+    parts: Sequence[str],
+    program: Sequence[str],
+    options: Sequence[str],
+    repeat: int,
+    say: Say,
+) -> list[Measurement]:
+    with own_server("mesh-pilot", mesh.files(), options=tuple(options)) as server:
+        server.start()
+        with _stage(server, (server.address,), program, mesh, variant, count, say) as stage:
+            connect(stage)
+            _note(stage, f"MB: {', '.join(f'{proportional_memory(pid):.0f}' for pid in server.processes())}")
+            for part, change in (("endpoint", endpoint_flap), ("route", route_edit)):
+                for stage.repeat in range(repeat if part in parts else 0):
+                    change(stage)
+            if "pages" in parts:
+                _read_pages(server, say)
+        return stage.measured
 
 
 @contextmanager

@@ -25,11 +25,14 @@ IDLE = 0.25
 BURST = 1000
 """Changes in the burst, or as many as there are services."""
 
+PROGRESS_SECONDS = 10
+"""Between two lines about clients that connect."""
+
 _edits = itertools.count(1)
 
 
 class NotHere(Exception):
-    """An event that can't be had with this server."""
+    """An event that is not available with this server."""
 
 
 @attrs.define
@@ -59,9 +62,10 @@ class Stage:
         work = server.work()
         time.sleep(0.05)
         before = crew.count()
-        cpu = server.cpu_seconds()
+        cpu, waited = server.cpu_seconds(), server.waited_seconds()
         span = Span()
         yield span
+        lacked = max(after - waited.get(thread, after) for thread, after in server.waited_seconds().items())
         last = self._end() if alone else self.crew.quiet(self.settle, self.patience)
         cpu = server.cpu_seconds() - cpu
         received, after = crew.count(), server.work()
@@ -73,6 +77,7 @@ class Stage:
             problems.append(f"{crew.clients - received.connected} clients without a stream")
         if checked:
             problems += self.crew.check()["problems"]
+        times = spread(seconds)
         self.measured.append(
             Measurement(
                 server=server.name,
@@ -81,6 +86,7 @@ class Stage:
                 clients=self.clients,
                 event=event,
                 repeat=self.repeat,
+                waited=min(lacked, times["last"]),
                 missing=span.times.missing,
                 publish=(after.publish_seconds - work.publish_seconds) / published if published > 0 else 0.0,
                 bytes=received.bytes,
@@ -96,11 +102,13 @@ class Stage:
                 calls_by_function=calls,
                 problems=problems,
                 note=span.note,
-                **spread(seconds),
+                **times,
             )
         )
         m = self.measured[-1]
-        self.say(f"{m.event}: last {m.last:.3f} s, CPU {m.cpu:.3f} s, {m.bytes / 1e6:.2f} MB, {m.calls} calls")
+        took = f"last {m.last:.3f} s" + (f" ({m.waited:.3f} s without a core)" if m.waited else "")
+        spent = f"CPU {m.cpu:.3f} s, of the clients {m.swarm_cpu:.3f} s"
+        self.say(f"{m.event}: {took}, {spent}, {m.bytes / 1e6:.2f} MB, {m.calls} calls")
 
     def _end(self) -> list[float]:
         """Wait until no client is sent anything and the server does next to nothing; when each was last sent something.
@@ -205,7 +213,7 @@ def burst(stage: Stage) -> None:
 
 
 def warm_connect(stage: Stage) -> None:
-    """All clients come anew to a server that has served their like."""
+    """All clients come again to a server that has served their like."""
     stage.crew.disconnect()
     with stage.measuring("connect, warm") as span:
         span.began = time.monotonic()
@@ -279,4 +287,9 @@ def connect(stage: Stage) -> None:
     with stage.measuring("connect, cold") as span:
         span.began = time.monotonic()
         stage.crew.open(stage.clients, stage.variant, stage.mesh.all_namespaces)
-        span.times = stage.crew.complete(stage.patience)
+        deadline = span.began + stage.patience
+        while (times := stage.crew.complete(PROGRESS_SECONDS)).missing and time.monotonic() < deadline:
+            had = stage.crew.count(reset=False).responses
+            seconds = time.monotonic() - span.began
+            stage.say(f"{len(times.at):,} clients are complete after {seconds:.0f} s and {had:,} responses")
+        span.times = times

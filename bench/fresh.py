@@ -43,7 +43,7 @@ def _by_turns(
     for number in range(repeat):
         for name, source in sources.items():
             address = free_address()
-            options = (*secure_options(folder, address), "--max-requests-per-second=0")
+            options = (*secure_options(folder, address), "--max-requests-per-second=0", "--certificates-per-second=0")
             with own_server(name, mesh.files(), source=source, options=options) as server:
                 server.start()
                 with _crowd(address, folder, 1) as warm:  # makes what all of them share

@@ -69,7 +69,9 @@ class Crowd:
         """The life of one client."""
         try:
             await self._live(number)
-        except* (GRPCError, RpcError, OSError, AssertionError, trio.TooSlowError):
+        except* (GRPCError, RpcError, OSError, AssertionError, trio.TooSlowError) as failure:
+            if not self.failed:
+                print(f"the first client that failed: {failure.exceptions[0]!r}", file=sys.stderr)
             self.failed += 1
             self._news.set()
 

@@ -1,6 +1,6 @@
 """What it costs to generate everything for one proxy, in this process: the cases that Istio benchmarks itself.
 
-*Cold* is a world that nothing was generated from; *warm* the next proxy like the first; *edit* what is generated anew
+*Cold* is a world that nothing was generated from; *warm* the next proxy like the first; *edit* what is generated again
 after one object changed. Source of the cases: Istio's ``pilot/pkg/xds`` benchmarks (names and numbers of objects).
 """
 

@@ -65,7 +65,7 @@ def _come(stage: Stage, *, keep: bool) -> Measurement:
     crew.disconnect()
     edit = next(_edits)
     _publish(stage, edit)
-    (Path("/proc") / str(server.pid) / "clear_refs").write_text("5")  # the peak begins anew
+    (Path("/proc") / str(server.pid) / "clear_refs").write_text("5")  # the peak begins again
     with stage.measuring(f"herd, {'with' if keep else 'without'} versions") as span:
         crew.expect([("EDS", edit_marker(edit), 1)], stage.mesh.seen_by)
         span.began = time.monotonic()

@@ -1,4 +1,4 @@
-"""One gRPC stream on a connection of its own, with as little HTTP/2 as that takes: the swarm is not to be measured.
+"""One gRPC stream on its own connection, with as little HTTP/2 as that takes: the swarm is not to be measured.
 
 Windows are opened as far as they go at the start, response headers are not decoded, messages are handed over as bytes.
 Source of the framing: RFC 9113; of the messages in it: the document "gRPC over HTTP2".
@@ -49,7 +49,7 @@ class GrpcStream:
         self.socket = socket.create_connection(address, timeout=30)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.ended = False
-        """Whether the server has ended the stream or the connection."""
+        """True if the server ended the stream or the connection."""
         self._frames = bytearray()
         self._message = bytearray()
         self._received = 0

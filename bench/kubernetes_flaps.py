@@ -2,7 +2,7 @@
 
     python -m bench.kubernetes_flaps --services 1000 --pods 10 --flaps 200 [--kubeconfig FILE]
 
-The API server is the tests' double in a process of its own, or with ``--kubeconfig`` a real one, in which the objects
+The API server is the tests' double in a separate process, or with ``--kubeconfig`` a real one, in which the objects
 are made. The control plane is in this process; the proxy is an ADS stream that follows the endpoints of all services. A
 flap is a pod that becomes unready and ready again: its status, then the slice of its service. It is over when the proxy
 has new endpoints. A heartbeat is a status of a pod in which nothing changes that counts.
@@ -137,7 +137,7 @@ def endpoint_slice(number: int, pods: int, unready: int = -1) -> Object:
 
 @contextmanager
 def double(services: int, pods: int) -> Iterator[Access]:
-    """The double, in a process of its own, as full as this."""
+    """The double, in a separate process, as full as this."""
     command = [sys.executable, "-m", "bench.kubernetes_flaps", "--serve", f"--services={services}", f"--pods={pods}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -179,7 +179,7 @@ async def _create(client: ApiClient, found: list[tuple[ApiResource, Object]]) ->
             await client.patch(PODS, name, {"status": each["status"]}, namespace, subresource="status")
 
 
-# -- the cluster's controllers, in a process of their own
+# -- the cluster's controllers, in their own process
 
 
 Driving = Callable[[str], float]

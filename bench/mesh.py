@@ -23,7 +23,7 @@ class Mesh:
     """The first so many services have one each."""
     namespaces: int = 1
     scoped: bool = False
-    """Whether a Sidecar in each namespace narrows its proxies to that namespace."""
+    """True if a Sidecar in each namespace narrows its proxies to that namespace."""
 
     @property
     def label(self) -> str:

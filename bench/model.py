@@ -7,7 +7,7 @@ not grow is in none of them; the clients are those of the load program.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 import attrs
@@ -27,20 +27,28 @@ WIDE = attrs.evolve(LARGE, endpoints=25)
 PATIENCE = 600.0
 REPEAT = 5
 IDLE_SECONDS = 30.0
+CONSTANTS = {
+    "plane": ("MB", "memory of a plane without services and clients"),
+    "service": ("KB", "memory of a service with its VirtualService"),
+    "endpoint": ("KB", "memory of an endpoint"),
+    "client": ("KB", "memory of a client"),
+    "change": ("µs", "CPU of an endpoint change at a client"),
+    "change_bytes": ("KB", "sent for it to a client"),
+    "route": ("µs", "CPU of a route edit at a client"),
+    "route_bytes": ("KB", "sent for it to a client"),
+    "connect": ("ms", f"CPU of a new client, {SMALL.services} services included"),
+    "return": ("ms", "CPU of a client that comes back with what it has"),
+    "idle": ("µs", "CPU of a connected client in a second without changes"),
+    "connect_service": ("µs", "CPU more of a new client for each service that it sees"),
+}
+"""Units and meanings, in the order of the documentation's table."""
 
 
-@attrs.frozen
-class Constant:
-    name: str
-    value: float
-    unit: str
-    of: str
-
-    def row(self) -> str:
-        return f"| `{self.name}` | {self.value:,.3g} {self.unit} | {self.of} |"
+Constants = Mapping[str, float]
+"""Values by name, in the units of ``CONSTANTS``."""
 
 
-def model(many: int, say: Say) -> list[Constant]:
+def model(many: int, say: Say) -> Constants:
     """All constants; ``many`` clients more make the difference."""
     with load_program() as program:
         base = {mesh.label: _memory_of(mesh, program, say) for mesh in (SMALL, LARGE, WIDE)}
@@ -51,13 +59,13 @@ def model(many: int, say: Say) -> list[Constant]:
         few, found = _of_clients(SMALL, many, program, say)
         larger = _of_clients(LARGE, 0, program, say)[0]
         growth = (larger - few) / (LARGE.services - SMALL.services)
-        return [
-            Constant("plane", start, "MB", "memory of a plane without services and clients"),
-            Constant("service", service * 1000, "KB", "memory of a service with its VirtualService"),
-            Constant("endpoint", endpoint * 1000, "KB", "memory of an endpoint"),
-            *found,
-            Constant("connect_service", growth * 1e6, "µs", "CPU more of a new client for each service that it sees"),
-        ]
+        return {
+            **found,
+            "plane": start,
+            "service": service * 1e3,
+            "endpoint": endpoint * 1e3,
+            "connect_service": growth * 1e6,
+        }
 
 
 def _memory_of(mesh: Mesh, program: Sequence[str], say: Say) -> float:
@@ -72,7 +80,7 @@ def _memory_of(mesh: Mesh, program: Sequence[str], say: Say) -> float:
     return memory
 
 
-def _of_clients(mesh: Mesh, many: int, program: Sequence[str], say: Say) -> tuple[float, list[Constant]]:
+def _of_clients(mesh: Mesh, many: int, program: Sequence[str], say: Say) -> tuple[float, Constants]:
     """CPU seconds of one of few connections, when the plane has served one; and with many more, what they cost."""
     with own_server("mesh-pilot", mesh.files()) as server, ExitStack() as stack:
         server.start(300)
@@ -82,7 +90,7 @@ def _of_clients(mesh: Mesh, many: int, program: Sequence[str], say: Say) -> tupl
         few = _open(stage, FEW) / FEW
         say(f"{mesh.label}: {few * 1e3:.2f} ms of CPU for each connection")
         if not many:
-            return few, []
+            return few, {}
         before, memory = _changes(stage), server.memory()[0]
         connect = _open(stage, many) / many
         grown = (server.memory()[0] - memory) / many
@@ -95,16 +103,16 @@ def _of_clients(mesh: Mesh, many: int, program: Sequence[str], say: Say) -> tupl
         crew.reconnect(keep=True)
         crew.quiet(1, PATIENCE)
         back = (_settle(server) - cpu) / (many + FEW + 1)
-    return few, [
-        Constant("client", grown * 1000, "KB", "memory of a client"),
-        Constant("change", endpoint * 1e6, "µs", "CPU of an endpoint change at a client"),
-        Constant("change_bytes", after[0].bytes / after[0].clients / 1000, "KB", "sent for it to a client"),
-        Constant("route", route * 1e6, "µs", "CPU of a route edit at a client"),
-        Constant("route_bytes", after[1].bytes / after[1].clients / 1000, "KB", "sent for it to a client"),
-        Constant("connect", connect * 1e3, "ms", f"CPU of a new client, {mesh.services} services included"),
-        Constant("return", back * 1e3, "ms", "CPU of a client that comes back with what it has"),
-        Constant("idle", idle * 1e6, "µs", "CPU of a connected client in a second without changes"),
-    ]
+    return few, {
+        "client": grown * 1e3,
+        "change": endpoint * 1e6,
+        "change_bytes": after[0].bytes / after[0].clients / 1e3,
+        "route": route * 1e6,
+        "route_bytes": after[1].bytes / after[1].clients / 1e3,
+        "connect": connect * 1e3,
+        "return": back * 1e3,
+        "idle": idle * 1e6,
+    }
 
 
 def _open(stage: Stage, count: int) -> float:
@@ -149,10 +157,17 @@ SEEN = Mesh(services=1000, virtual_services=1000)
 ROUTES_A_SECOND, AGE_SECONDS = 1 / 60, 1800.0
 
 
-def examples(constants: Sequence[Constant]) -> list[str]:
-    """Rows for some plans, by the formula of docs/large-meshes.md."""
-    c = {constant.name: constant.value for constant in constants}
-    rows = []
+def rows(constants: Constants) -> list[str]:
+    """The documentation's table of constants."""
+    head = ["| constant | measured | what it is |", "|---|---|---|"]
+    return head + [f"| `{name}` | {constants[name]:,.3g} {unit} | {of} |" for name, (unit, of) in CONSTANTS.items()]
+
+
+def examples(constants: Constants) -> list[str]:
+    """The documentation's table of plans, by its formula and from the constants as they are printed."""
+    c = {name: float(f"{value:.3g}") for name, value in constants.items()}
+    rows = ["| proxies | replicas | changes a second | memory of each | cores of each | sent by each | to the last |"]
+    rows.append("|---" * 7 + "|")
     for proxies, replicas, changes in PLANS:
         p, routes = proxies / replicas, ROUTES_A_SECOND * changes
         memory = c["plane"] + (SEEN.services * (c["service"] + SEEN.endpoints * c["endpoint"]) + p * c["client"]) / 1000

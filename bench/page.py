@@ -43,7 +43,7 @@ VIEWS: Sequence[Sequence[str]] = (
 
 
 async def look(base: str, view: Sequence[str]) -> None:
-    """Be a page, for ever."""
+    """Be a page, forever."""
     limits = httpx.Timeout(PATIENCE_SECONDS)
     async with httpx.AsyncClient(trust_env=False, timeout=limits) as client, trio.open_nursery() as nursery:
         changed = trio.Event()
@@ -66,7 +66,7 @@ async def look(base: str, view: Sequence[str]) -> None:
 
 
 async def look_all(base: str, count: int) -> None:
-    """Be so many pages, for ever."""
+    """Be so many pages, forever."""
     async with trio.open_nursery() as nursery:
         for number in range(count):
             nursery.start_soon(look, base, VIEWS[number % len(VIEWS)])
@@ -74,7 +74,7 @@ async def look_all(base: str, count: int) -> None:
 
 @contextmanager
 def pages(base: str, count: int) -> Iterator[None]:
-    """So many open pages, in a process of their own."""
+    """So many open pages, in their own process."""
     if not count:
         yield
         return

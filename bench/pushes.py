@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,9 +60,12 @@ def upserts(text: str) -> Iterator[Upsert]:
 
 
 class ShortCall:
-    """A call without a wire. A client talks as Envoy does until it has everything; then it accepts what it is sent."""
+    """A call without a wire. A client talks as Envoy does until it has everything; then it accepts what it is sent.
 
-    def __init__(self, number: int, variant: str, acks: dict[bytes, bytes]) -> None:
+    Its answer arrives in another pass of the loop, as one does that comes over a wire.
+    """
+
+    def __init__(self, number: int, variant: str, acks: dict[bytes, bytes], wire: Wire) -> None:
         self.peer = SimpleNamespace(
             address=f"127.0.0.1:{number}",
             tls=False,
@@ -75,8 +78,11 @@ class ShortCall:
         """True: from now on it only accepts."""
         self._acks = acks
         """The answers that were given to messages: they are the same for all clients."""
+        self._wire = wire
         self._inbox: deque[bytes] = deque()
         self._arrivals = trio.lowlevel.ParkingLot()
+        self._take: Callable[[bytes], bool] = lambda message: False
+        self._on_news: Callable[[], None] = lambda: None
 
     def begin(self) -> None:
         self.client.connected(self._answer, keep=False)
@@ -87,25 +93,72 @@ class ShortCall:
     def has_message(self) -> bool:
         return bool(self._inbox)
 
+    @property
+    def is_readable(self) -> bool:
+        return self.has_message
+
+    def receive_at_once(self, take: Callable[[bytes], bool], on_news: Callable[[], None], /) -> None:
+        self._take, self._on_news = take, on_news
+
+    def send_at_once(self, message: bytes, /) -> bool:
+        self._send(message)
+        return True
+
     async def recv_message(self) -> bytes:
         while not self._inbox:
             await self._arrivals.park()
         return self._inbox.popleft()
 
     async def send_message(self, message: bytes, /) -> None:
+        self._send(message)
+
+    def _send(self, message: bytes) -> None:
         if not self.is_complete:
             self.client.received(message, 0)
             return
         ack = self._acks.get(message)
         if ack is None:
             self.client.received(message, 0)
-            self._acks[message] = self._inbox[-1]
+            self._acks[message] = self._wire.latest
             return
         self._answer(bytes(memoryview(ack)))  # a copy, as each client's bytes are its own
 
     def _answer(self, request: bytes) -> None:
+        if not self.is_complete:
+            self._keep(request)
+        else:
+            self._wire.carry(self, request)
+
+    def arrive(self, request: bytes) -> None:
+        """The client's answer is there."""
+        if self._inbox or not self._take(request):
+            self._keep(request)
+
+    def _keep(self, request: bytes) -> None:
         self._inbox.append(request)
         self._arrivals.unpark()
+        self._on_news()
+
+
+class Wire:
+    """Carries answers to their calls in the next pass of the loop, as the server's one reader does."""
+
+    def __init__(self) -> None:
+        self.latest = b""
+        self._carried: deque[tuple[ShortCall, bytes]] = deque()
+        self._arrivals = trio.lowlevel.ParkingLot()
+
+    def carry(self, call: ShortCall, request: bytes) -> None:
+        self.latest = request
+        self._carried.append((call, request))
+        self._arrivals.unpark()
+
+    async def run(self) -> None:
+        while True:
+            while self._carried:
+                call, request = self._carried.popleft()
+                call.arrive(request)
+            await self._arrivals.park()
 
 
 class Plane:
@@ -122,10 +175,12 @@ class Plane:
         self.rollouts = RolloutController(self.world, self.quarantine)
         self.server = XdsServer(catalog, identifier="bench", answers=self.rollouts)
         acks: dict[bytes, bytes] = {}
-        self.calls = [ShortCall(number, variant, acks) for number in range(clients)]
+        self.wire = Wire()
+        self.calls = [ShortCall(number, variant, acks, self.wire) for number in range(clients)]
         self.handler = cast(Handler, self.server.__mapping__()[PATHS[variant]])
 
     async def connect(self, nursery: trio.Nursery) -> None:
+        nursery.start_soon(self.wire.run)
         for call in self.calls:
             call.begin()
             nursery.start_soon(self.handler.func, call)

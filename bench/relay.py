@@ -1,5 +1,5 @@
 """The cost of the agent between Envoy and control plane: the same pushes to a client that is connected directly, and
-to one behind the relay of an agent, which is a process of its own.
+to one behind the relay of an agent, which is a separate process.
 
 Each push is one edit, and both clients get it in one run; the time is from the edit to the arrival. Half of the edits
 change an endpoint, half add a service, which State of the World answers with all clusters.
@@ -48,7 +48,7 @@ class Arrivals:
     """Set once the other client has it, too: reading one's response must not delay the other's arrival."""
 
     async def run(self, address: str, task_status: trio.TaskStatus[None]) -> None:
-        """Be an Envoy, for ever; started once it has everything."""
+        """Be an Envoy, forever; started once it has everything."""
         started = False
         async with open_channel(address) as channel:
             path, bidirectional = PATHS[self.client.variant], Cardinality.STREAM_STREAM

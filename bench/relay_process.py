@@ -1,4 +1,4 @@
-"""The relay of an agent as a process of its own, for ``bench.relay``; it imports only what the agent imports.
+"""The relay of an agent as a separate process, for ``bench.relay``; it imports only what the agent imports.
 
 python -m bench.relay_process CONTROL_PLANE FOLDER
 """

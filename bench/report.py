@@ -35,6 +35,8 @@ class Measurement:
     p50: float = 0.0
     p99: float = 0.0
     last: float = 0.0
+    waited: float = 0.0
+    """Seconds of ``last`` in which the server could have run, but other programs had the cores."""
     missing: int = 0
     """Clients that did not have it in time."""
     publish: float = 0.0
@@ -98,7 +100,18 @@ def tables(measurements: Sequence[Measurement]) -> Iterable[Table]:
         table.add_column("variant")
         if len({m.server for m in rows}) > 1:
             table.add_column("server")
-        for name in ("p50 s", "p99 s", "last s", "published s", "CPU s", "MB sent", "responses", "calls", "RSS MB"):
+        for name in (
+            "p50 s",
+            "p99 s",
+            "last s",
+            "waited s",
+            "published s",
+            "CPU s",
+            "MB sent",
+            "responses",
+            "calls",
+            "RSS MB",
+        ):
             table.add_column(name, justify="right")
         table.add_column("wrong")
         for m in rows:
@@ -109,8 +122,9 @@ def tables(measurements: Sequence[Measurement]) -> Iterable[Table]:
                 if m.problems
                 else []
             )
-            cells = [f"{m.p50:.3f}", f"{m.p99:.3f}", f"{m.last:.3f}", f"{m.publish:.3f}" if m.publish else ""]
-            cells += [f"{m.cpu:.3f}", f"{m.bytes / 1e6:.2f}", f"{m.responses:,}", f"{m.calls:,}", f"{m.memory:.0f}"]
+            cells = [f"{m.p50:.3f}", f"{m.p99:.3f}", f"{m.last:.3f}", f"{m.waited:.3f}" if m.waited else ""]
+            cells += [f"{m.publish:.3f}" if m.publish else "", f"{m.cpu:.3f}", f"{m.bytes / 1e6:.2f}"]
+            cells += [f"{m.responses:,}", f"{m.calls:,}", f"{m.memory:.0f}"]
             table.add_row(m.event, m.variant, *servers, *cells, "; ".join(wrong + ([m.note] if m.note else [])))
         yield table
 

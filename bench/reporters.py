@@ -1,7 +1,7 @@
 """A process with many proxies that report their traffic, told what to do by lines on its standard input.
 
 Not for people: ``traffic.py`` starts it. Each proxy has a connection with an ADS stream, as an Envoy or an agent has
-it. ``open`` opens the streams of reports beside that, ``on`` has them report at a steady rate, spread over the
+it. ``open`` opens the streams of reports next to that, ``on`` has them report at a steady rate, spread over the
 interval, and ``off`` ends that; each is answered by a line with the number of reports sent so far.
 """
 

@@ -29,7 +29,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServerError(Exception):
-    """A server that does not start, or ends by itself."""
+    """A server that does not start, or ends on its own."""
 
 
 @attrs.frozen
@@ -72,6 +72,16 @@ class Server:
     def cpu_seconds(self) -> float:
         """CPU time of all threads of all its processes, to the nanosecond where the kernel tells."""
         return sum(map(process_cpu_seconds, self.processes()))
+
+    def waited_seconds(self) -> dict[int, float]:
+        """How long each of its threads has waited for a core that another program had; a main thread has its process'
+        number."""
+        found = {}
+        for pid in self.processes():
+            for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                with suppress(OSError):
+                    found[int(task.parent.name)] = int(task.read_text().split()[1]) / 1e9
+        return found
 
     def memory(self) -> tuple[float, float]:
         """Resident megabytes now, and at the most so far; of several processes, the sum of what each adds."""
@@ -150,7 +160,7 @@ class OwnServer(Server):
                 _OPENER.open(f"http://{self.http}/ready", timeout=5).close()
                 return time.monotonic() - began
             except OSError:
-                time.sleep(0.02)
+                time.sleep(max(0.02, (time.monotonic() - began) / 50))  # an answer costs the server CPU time, too
         self.stop()
         raise ServerError(f"{self.name} was not ready within {seconds:g} s")
 
@@ -182,7 +192,7 @@ def own_server(
     options: tuple[str, ...] = (),
     cluster: Cluster | None = None,
 ) -> Iterator[OwnServer]:
-    """A server over these files, in a folder of its own; not started yet. Both are gone after the block.
+    """A server over these files, in its own folder; not started yet. Both are gone after the block.
 
     With a ``cluster`` it reads that, where the files are already.
     """
@@ -203,6 +213,30 @@ def own_server(
 
 
 @contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """These variables for processes that are started in the block."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def compiled_modules() -> Iterator[None]:
+    """Processes that are started in the block keep their modules compiled, as an installed package has them: the first
+    one compiles."""
+    with (
+        tempfile.TemporaryDirectory(prefix="mesh-pilot-bench-") as folder,
+        environment({"PYTHONPYCACHEPREFIX": folder}),
+    ):
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        yield
+
+
+@contextmanager
 def filled(store: Store, files: Mapping[str, str]) -> Iterator[None]:
     """A store that others read, with these files in it during the block."""
     try:
@@ -216,7 +250,7 @@ def filled(store: Store, files: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def checkout(revision: str) -> Iterator[Path]:
-    """A git revision in a work tree of its own."""
+    """A git revision in its own work tree."""
     scratch = Path(tempfile.mkdtemp(prefix="mesh-pilot-bench-"))
     tree = scratch / "tree"
     git = ["git", "-C", str(ROOT), "worktree"]

@@ -136,7 +136,7 @@ def _compare(stage: Stage, kind: str, edits: int, load: Signing) -> list[Measure
         if with_load:
             load.end()
     alone = _alone(stage, load)
-    without, beside = sides[False].summary(f"{kind} edit"), sides[True].summary(f"{kind} edit beside CSRs")
+    without, beside = sides[False].summary(f"{kind} edit"), sides[True].summary(f"{kind} edit next to CSRs")
     note = (
         f"{len(sides[True].edits)} edits each, {load.rate:.0f} certificates a second ({load.failed} calls failed; "
         f"{alone * 1000:.2f} ms of CPU each): "

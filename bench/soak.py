@@ -11,28 +11,27 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import attrs
-import httpx
 
 from bench.cases import Say
-from bench.consul_flaps import start_consul
+from bench.consul_server import OPERATIONS, ConsulServer, assignment, consul_server, instance
 from bench.crew import Crew, SwarmError
 from bench.load_program import load_program
-from bench.server import OwnServer, free_ports, process_cpu_seconds
+from bench.server import OwnServer, process_cpu_seconds, proportional_memory
 
-PORT = 8080
-OPERATIONS = 60
-"""Of a transaction; Consul takes 64."""
-CONVERGENCE_SECONDS = 120.0
+CONVERGENCE_SECONDS = 300.0
 """How long clients may take after a minute's last edit."""
 MINUTE = 60.0
 START_SECONDS = 900.0
 COLUMNS = ("minute", "edits", "one edit s", "all converged s", "behind", "lost streams", "planes MB", "files")
-MORE_COLUMNS = ("derived", "state MB", "planes CPU s", "Consul CPU s", "clients CPU s")
+MORE_COLUMNS = ("derived", "state MB", "Consul MB", "planes CPU s", "waited s", "Consul CPU s", "clients CPU s")
+"""CPU seconds are those of the minute, checks included; the first row has those of the start. ``waited``: the seconds
+in which planes could have run, but other programs had the cores."""
 
 
 @attrs.frozen(kw_only=True)
@@ -51,43 +50,20 @@ class Soak:
 
 @attrs.define
 class Registry:
-    """Consul as the bench fills it. Mutable state: the number of the last edit, and the last of each service."""
+    """Consul as its services are edited. Mutable state: the number of the last edit, and the last of each service."""
 
-    client: httpx.Client
+    consul: ConsulServer
     services: int
-    instances: int
     edit: int = 0
     last: dict[int, int] = attrs.Factory(dict)
-
-    def fill(self) -> None:
-        """All services, a node for each rank of their instances."""
-        for rank in range(self.instances):
-            node = {"Node": f"node-{rank}", "Address": f"10.{rank}.0.1"}
-            self._put("/v1/catalog/register", node)
-            for start in range(0, self.services, OPERATIONS):
-                numbers = range(start, min(start + OPERATIONS, self.services))
-                self._transact([instance(number, rank) for number in numbers])
 
     def change(self, count: int) -> None:
         """So many edits in one transaction, of the services whose turn it is."""
         first = self.edit + 1
         self.edit += count
         numbers = {(edit - 1) % self.services: edit for edit in range(first, self.edit + 1)}
-        self._transact([instance(number, 0, edit) for number, edit in numbers.items()])
+        self.consul.transact([instance(number, 0, edit_address(edit)) for number, edit in numbers.items()])
         self.last.update(numbers)
-
-    def _transact(self, operations: Sequence[Any]) -> None:
-        self._put("/v1/txn", operations)
-
-    def _put(self, path: str, body: Any) -> None:
-        self.client.put(path, json=body).raise_for_status()
-
-
-def instance(number: int, rank: int, edit: int = 0) -> dict[str, Any]:
-    """The operation that registers an instance of a service, at the address of an edit if there was one."""
-    address = edit_address(edit) if edit else f"10.{rank}.{number // 250}.{number % 250 + 1}"
-    service = {"ID": f"s-{number}-{rank}", "Service": f"s-{number}", "Address": address, "Port": PORT}
-    return {"Service": {"Verb": "set", "Node": f"node-{rank}", "Service": service}}
 
 
 def edit_address(edit: int) -> str:
@@ -95,34 +71,37 @@ def edit_address(edit: int) -> str:
     return f"198.{edit >> 16 & 255}.{edit >> 8 & 255}.{edit & 255}"
 
 
-def assignment(number: int) -> str:
-    return f"outbound|{PORT}||s-{number}.service.consul"
-
-
 def soak(told: Soak, log: Path | None, say: Say) -> list[str]:
     """The whole run; returns what went wrong, as sentences."""
     with ExitStack() as stack:
         program = stack.enter_context(load_program())
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="mesh-pilot-bench-")))
-        consul, registry = stack.enter_context(_consul(folder, told))
+        consul = stack.enter_context(consul_server(folder, told.consul, connections=10_000))
+        consul.fill(told.services, told.instances)
+        registry = Registry(consul, told.services)
         say(f"Consul has {told.services:,} services of {told.instances} instances")
-        planes = list(stack.enter_context(_planes(folder, told.replicas, str(registry.client.base_url))))
+        planes = list(stack.enter_context(_planes(folder, told.replicas, consul.url)))
         say(f"{told.replicas} planes are ready")
         crew = stack.enter_context(Crew(*(plane.address for plane in planes), program=program))
         crew.open(told.clients, told.variant, ["default"])
         if missing := crew.complete(START_SECONDS).missing:
             raise SwarmError(f"{missing} clients are not complete after {START_SECONDS:g} s")
         say(f"{told.clients} clients are complete")
-        table = _Table(log)
-        run = _Run(told, registry, crew, planes, consul)
-        for minute in range(told.minutes + 1):
+        table = Table(log)
+        run = _Run(told, registry, crew, planes, consul.process.pid)
+        ends = time.monotonic() + told.minutes * MINUTE
+        table.add(run.minute(0))
+        for minute in count(1):
             table.add(run.minute(minute))
+            if time.monotonic() >= ends:
+                break
+        say(table.summary())
         return [*run.problems, *table.growth()]
 
 
 @attrs.define
 class _Run:
-    """What a minute needs. Mutable state: what went wrong."""
+    """What a minute needs. Mutable state: what went wrong, and the seconds so far that each process ran and waited."""
 
     told: Soak
     registry: Registry
@@ -130,6 +109,7 @@ class _Run:
     planes: Sequence[OwnServer]
     consul: int
     problems: list[str] = attrs.Factory(list)
+    times: list[float] = attrs.Factory(list)
 
     def minute(self, number: int) -> list[str]:
         """Edits for a minute (none before the first), then a row of the table."""
@@ -150,11 +130,17 @@ class _Run:
         files = [sum(1 for _ in Path(f"/proc/{plane.pid}/fd").iterdir()) for plane in self.planes]
         derived = [plane.get("/debug/statistics")["memo"]["derived"] for plane in self.planes]
         state = [_size(plane.state_folder) / 1e6 for plane in self.planes]
-        cpu = [plane.cpu_seconds() for plane in self.planes]
+        consul = proportional_memory(self.consul)
+        before = self.times or [0.0] * (2 * len(self.planes) + 2)
+        self.times = [plane.cpu_seconds() for plane in self.planes]
+        self.times += [plane.waited_seconds()[plane.pid] for plane in self.planes]
+        self.times += [process_cpu_seconds(self.consul), received.cpu_seconds]
+        spent = [now - then for now, then in zip(self.times, before, strict=True)]
         return [
             *(str(number), f"{self.registry.edit:,}", f"{one:.2f}", f"{converged:.1f}", str(behind)),
-            *(str(received.lost), _each(memory), _each(files), _each(derived), _each(state, 1), _each(cpu)),
-            *(f"{process_cpu_seconds(self.consul):.0f}", f"{received.cpu_seconds:.0f}"),
+            *(str(received.lost), _each(memory), _each(files), _each(derived), _each(state, 1), f"{consul:.0f}"),
+            *(_each(spent[: len(self.planes)], 1), _each(spent[len(self.planes) : -2], 1)),
+            *(f"{spent[-2]:.1f}", f"{spent[-1]:.1f}"),
         ]
 
     def _edits(self) -> float:
@@ -189,7 +175,7 @@ class _Run:
             over.wait(max(0.0, due - time.monotonic()))
 
 
-class _Table:
+class Table:
     """The log, written row by row."""
 
     def __init__(self, log: Path | None) -> None:
@@ -214,14 +200,31 @@ class _Table:
             return []
         found = []
         for name in ("planes MB", "files", "derived"):
-            column = (*COLUMNS, *MORE_COLUMNS).index(name)
-            before, after = (
-                max(map(float, row[column].replace(",", "").split(" / ")))
-                for row in (self._rows[len(self._rows) // 3], self._rows[-1])
-            )
+            column = self._column(name)
+            before, after = max(column[len(column) // 3]), max(column[-1])
             if after > before * 1.1:
                 found.append(f"{name}: {before:,.0f} after a third of the run, {after:,.0f} at its end")
         return found
+
+    def summary(self) -> str:
+        """The whole run in a few lines."""
+        last = [self._column(name)[-1][0] for name in ("edits", "behind", "lost streams")]
+        lines = [f"{last[0]:,.0f} edits; clients behind {last[1]:.0f}, streams lost {last[2]:.0f}"]
+        for name in ("one edit s", "all converged s"):
+            column = [row[0] for row in self._column(name)[1:]]
+            lines.append(f"{name}: median {median(column):.2f}, at most {max(column):.2f}")
+        for name in ("planes MB", "Consul MB", "state MB"):
+            place = (*COLUMNS, *MORE_COLUMNS).index(name)
+            first, third, end = (self._rows[at][place] for at in (0, len(self._rows) // 3, -1))
+            lines.append(f"{name}: {first} at first, {third} after a third, {end} at the end")
+        for name in ("planes CPU s", "waited s", "Consul CPU s", "clients CPU s"):
+            minutes = [sum(row) for row in self._column(name)[1:]]
+            lines.append(f"{name}: {median(minutes):.1f} a minute together, at most {max(minutes):.1f}")
+        return "\n  ".join(lines)
+
+    def _column(self, name: str) -> list[list[float]]:
+        at = (*COLUMNS, *MORE_COLUMNS).index(name)
+        return [[float(part) for part in row[at].replace(",", "").split(" / ")] for row in self._rows]
 
 
 def _each(values: Sequence[float], digits: int = 0) -> str:
@@ -233,35 +236,8 @@ def _size(folder: Path) -> int:
 
 
 @contextmanager
-def _consul(folder: Path, told: Soak) -> Iterator[tuple[int, Registry]]:
-    """A Consul with the services in it, and its process."""
-    http, *others = free_ports(4)
-    process = start_consul(folder, http, others, 10_000, told.consul)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{http}", timeout=60, trust_env=False) as client:
-            ends = time.monotonic() + START_SECONDS
-            while not _takes_writes(client):
-                if time.monotonic() > ends or process.poll() is not None:
-                    raise SwarmError("Consul does not start")
-                time.sleep(0.1)
-            registry = Registry(client, told.services, told.instances)
-            registry.fill()
-            yield process.pid, registry
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _takes_writes(client: httpx.Client) -> bool:
-    try:
-        return client.put("/v1/catalog/register", json={"Node": "n", "Address": "10.0.0.1"}).is_success
-    except httpx.TransportError:
-        return False
-
-
-@contextmanager
 def _planes(folder: Path, count: int, consul: str) -> Iterator[Sequence[OwnServer]]:
-    """Replicas, each with a folder of its own."""
+    """Replicas, each with its own folder."""
     with ExitStack() as stack:
         planes = []
         for number in range(count):

@@ -7,13 +7,11 @@ one; with ``--compare`` a git revision starts in turns with this one. Both have 
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
@@ -21,7 +19,7 @@ import attrs
 import click
 
 from bench.mesh import Mesh
-from bench.server import ROOT, checkout, own_server
+from bench.server import ROOT, checkout, compiled_modules, environment, own_server
 from mesh_pilot.cli import COMMANDS
 
 GOAL_SECONDS = 0.15
@@ -55,7 +53,7 @@ def started(files: Mapping[str, str], source: Path) -> Start:
 
 def modules(files: Mapping[str, str], source: Path) -> int:
     """The number of modules that are imported until the server is ready, Python's own included."""
-    with _environment({"PYTHONPROFILEIMPORTTIME": "1"}), own_server("modules", files, source=source) as server:
+    with environment({"PYTHONPROFILEIMPORTTIME": "1"}), own_server("modules", files, source=source) as server:
         server.start()
         log = (server.folder.parent / "modules.log").read_text(encoding="utf-8", errors="replace")
     return sum(line.startswith(IMPORTED) for line in log.splitlines()) - 1
@@ -97,18 +95,6 @@ def _used() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """These variables for processes that are started in the block."""
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 @click.command()
 @click.option("--repeat", default=5, help="Starts of each kind.")
 @click.option("--compare", "revision", default="", help="Start this git revision, too.")
@@ -116,9 +102,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 def main(repeat: int, revision: str, starts_only: bool) -> None:
     """CPU time, memory and modules of a start of discovery; CPU time of each command's --help."""
     with ExitStack() as stack:
-        compiled = stack.enter_context(tempfile.TemporaryDirectory(prefix="mesh-pilot-bench-"))
-        stack.enter_context(_environment({"PYTHONPYCACHEPREFIX": compiled}))
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        stack.enter_context(compiled_modules())
         sources = {"here": ROOT}
         if revision:
             sources[revision] = stack.enter_context(checkout(revision))

@@ -58,7 +58,7 @@ class SteadyTraffic:
 
 
 def ask(port: int) -> str:
-    """One request on a connection of its own; its answer, or what went wrong."""
+    """One request on its own connection; its answer, or what went wrong."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         connection.request("GET", "/", headers={"Host": HOST})

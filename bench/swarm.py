@@ -98,7 +98,7 @@ class Swarm:
                 self._drop(client)
 
     def _look(self, client: Client, type_url: str) -> None:
-        """Whether a client has now what is waited for."""
+        """True if a client has now what is waited for."""
         if any(c.type_url == type_url for c in self._conditions) and all(
             client.types[c.type_url].held.meets(c) for c in self._conditions
         ):

@@ -188,12 +188,12 @@ def host_references(host: bytes) -> References:
 
 @lru_cache(maxsize=1000)
 def is_split(route: bytes) -> bool:
-    """Whether the virtual hosts of a table come by themselves."""
+    """True if the virtual hosts of a table come by themselves."""
     return any(number == 9 for number, _, _ in fields(route, 0, len(route)))
 
 
 def table_of(host: str) -> str:
-    """The table that a virtual host which comes by itself is in."""
+    """The table that a virtual host which comes on its own is in."""
     return host.rpartition("/")[0]
 
 

@@ -21,12 +21,14 @@ from tests.support.ports import free_ports
 from tests.support.sample import ALL_EXAMPLES, SEED, examples, of_the_day
 
 os.environ["MESH_PILOT_NO_STATE"] = "1"
-"""Commands that tests run keep nothing, unless a test gives them a folder of its own."""
+"""Commands that tests run keep nothing, unless a test gives them its own folder."""
 
 settings.register_profile(
     "tests", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tests")
+
+NEWEST_CONSUL = "newest-consul"
 
 GUARD = Guard()
 
@@ -43,18 +45,28 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the marks that follow from other marks.
+    """Give the marks that follow from other marks, and from the API server, which only the slow tests have.
 
     A test that drives another program has a second try: the machine may be too busy for both. The run reports it as
     RERUN; whoever sees the same test there twice has found a bug, of the test or of ours.
 
     Of a sweep, so many rows a day are tried by default: the others are ``slow``, or, where every row drives an Envoy or
     another program, those of the day are ``smoke``.
+
+    A slow test that names no timeout has ten minutes: the machine may be slow, too.
+
+    A smoke test with each Consul is one with the first: the newest is built while these run.
     """
     sweeps = defaultdict(list)
     for item in items:
+        if "apiserver" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(600))
         if item.get_closest_marker("envoy") or item.get_closest_marker("process"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+        if NEWEST_CONSUL in item.name:
+            item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "smoke"]
         if item.get_closest_marker("hypothesis"):
             # A property that runs into a limit of real time fails as flaky, which hides the reason.
             item.add_marker(pytest.mark.timeout(0), append=False)
@@ -108,7 +120,7 @@ def _free_ports() -> Callable[[int], list[int]]:
 
 @pytest.fixture(scope="session")
 def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """A real API server of Kubernetes, the same for all tests of the process; each has a namespace of its own in it.
+    """A real API server of Kubernetes, the same for all tests of the process; each has its own namespace in it.
 
     Tests that stop it, or change what is not in a namespace, start one of their own. Skips where there is none.
     """
@@ -118,6 +130,19 @@ def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         yield server
     finally:
         server.kill(etcd=True)
+
+
+@pytest.fixture
+def newest_consul(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Consul of the test is the newest one; skips the test where there is none (fails in CI)."""
+    monkeypatch.setenv("CONSUL", str(require_binary("consul-new", "CONSUL_NEW", built="consul-new/consul")))
+
+
+@pytest.fixture(params=["consul-1.8", NEWEST_CONSUL])
+def each_consul(request: pytest.FixtureRequest) -> None:
+    """The test runs with the Consul of the other tests, and with the newest one."""
+    if request.param == NEWEST_CONSUL:
+        request.getfixturevalue("newest_consul")
 
 
 @pytest.fixture

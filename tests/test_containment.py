@@ -1,4 +1,4 @@
-"""A task that fails is started again, a call that fails is logged, and nothing else notices."""
+"""A task that fails is restarted, a call that fails is logged, and nothing else notices."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ async def test_streams_on_a_connection_are_limited_as_set(config: Path) -> None:
             assert full.cancelled_caught
             await call.cancel()
         server, _ = plane.state.rpc_servers
-        await eventually(lambda: server.statistics().streams_open == 0, what="the stream has ended")
+        await eventually(lambda: server.statistics().streams_open == 0, what="the stream ended")
         with trio.fail_after(60):
             await channel.unary("/grpc.health.v1.Health/Check", HealthCheckRequest(), HealthCheckResponse)
 

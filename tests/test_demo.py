@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.binaries import require_binary
 from tests.support.command import COMMAND, mesh_pilot
+from tools.record_demo import TO, shown
 
 pytestmark = pytest.mark.envoy
 
@@ -36,6 +37,10 @@ def running_demo(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Pop
             process.kill()
 
 
+def _masked(line: str) -> str:
+    return re.sub(r"[\d.]+", "N", line.strip())
+
+
 @pytest.mark.smoke
 def test_the_whole_story_is_told(envoy_binary: Path, tmp_path: Path) -> None:
     done = mesh_pilot("demo", env={"TMPDIR": str(tmp_path)})
@@ -44,7 +49,7 @@ def test_the_whole_story_is_told(envoy_binary: Path, tmp_path: Path) -> None:
         r"ok sidecar: accepted \(ACK\) \d+ ms after the save",
         r"ok gateway: accepted \(ACK\) \d+ ms after the save",
         r"ok refused: traffic.yaml:\d+: VirtualService/shop/reviews: spec.http\[0\].route\[0\].weight: expected",
-        r"ok traffic goes on with the last good version: \d+ requests since, none failed",
+        r"ok traffic continues with the last good version: \d+ requests since, none failed",
         r"ok sidecar: ejected \d+.\d s after the kill",
         r"\d+ requests through Envoy, 0 failed",
         r"\d+ pushes, \d+ accepted by Envoy, 0 refused",
@@ -53,6 +58,10 @@ def test_the_whole_story_is_told(envoy_binary: Path, tmp_path: Path) -> None:
         assert re.search(fact, done.out), fact
     assert len(re.findall(r"answered by +via sidecar +via gateway +share", done.out)) == 4
     assert "\x1b" not in done.out
+    told = {_masked(line) for line in done.out.splitlines()}
+    recorded = [line for line in shown(TO.read_text(encoding="utf-8")) if re.match(r"\d\. |   ok (?!refused)", line)]
+    assert len(recorded) > 10
+    assert [line for line in recorded if _masked(line) not in told] == [], "python -m tools.record_demo"
     assert list(tmp_path.iterdir()) == []
 
 

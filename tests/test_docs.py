@@ -69,9 +69,8 @@ def test_flags_of_other_commands_are_described_where_they_are_named() -> None:
 
 def test_every_flag_of_discovery_is_described_and_no_other() -> None:
     table = CONFIGURATION[: CONFIGURATION.index("Addresses are")]
-    described = set(
-        re.findall(r"`(--[a-zA-Z-]+)`", "\n".join(row.split("|")[1] for row in table.splitlines() if "| `--" in row))
-    )
+    items = re.findall(r"^- ((?:`--[a-zA-Z-]+`/?)+)", table, re.MULTILINE)
+    described = {name for item in items for name in re.findall(r"`(--[a-zA-Z-]+)`", item)}
     flags = {name for p in discovery.params if isinstance(p, click.Option) for name in (*p.opts, *p.secondary_opts)}
     assert described == flags - {"--help-all"}
 
@@ -79,7 +78,7 @@ def test_every_flag_of_discovery_is_described_and_no_other() -> None:
 def test_default_values_of_flags_are_as_described() -> None:
     for param in discovery.params:
         if isinstance(param, click.Option) and isinstance(param.default, str) and param.default:
-            row = next(row for row in CONFIGURATION.splitlines() if row.startswith(f"| `{param.opts[0]}`"))
+            row = next(row for row in CONFIGURATION.splitlines() if row.startswith(f"- `{param.opts[0]}`"))
             assert f"`{param.default}`" in row
 
 
@@ -95,6 +94,7 @@ def test_mesh_fields_said_to_have_an_effect_are_read_by_translators_and_the_othe
         CODE / "app" / "control_plane.py",
         CODE / "app" / "config_callers.py",
         CODE / "app" / "sources.py",
+        CODE / "sources/acme/wanted.py",
         CODE / "kubernetes/source/source.py",
     ]
     assert described == {_camel(name) for file in files for name in _mesh_fields_read(file)}
@@ -137,7 +137,8 @@ def _camel(name: str) -> str:
 
 
 def test_every_log_scope_is_described() -> None:
-    assert set(re.findall(r"^\| `([a-z]+)` \| ", OPERATING, re.MULTILINE)) == set(SCOPES)
+    logs = re.split(r"^## ", OPERATING[OPERATING.index("## Logs\n") :], flags=re.MULTILINE)[1]
+    assert set(re.findall(r"^- `([a-z]+)`: ", logs, re.MULTILINE)) == set(SCOPES)
 
 
 @pytest.mark.plane
@@ -158,20 +159,20 @@ async def test_every_metric_of_ours_and_every_page_is_described_and_no_other(tmp
     names = {
         name for name in re.findall(r"^# TYPE (\w+)", metrics, re.MULTILINE) if not re.match("process_|python_", name)
     }
-    assert {name for title in ("of istiod", "of our own") for name in described_metrics(f"Metrics {title}")} == names
+    assert {name for title in ("of istiod", "of mesh-pilot") for name in described_metrics(f"Metrics {title}")} == names
     assert _described(OPERATING, "Pages", r"`(/[\w/]*)(?:\?[^`]*)?`") - of_istiod == pages - of_istiod
 
 
 def described_metrics(title: str) -> set[str]:
-    """The metrics in the first column of the table under a title of their page."""
+    """The metrics in the list or table under a title of their page."""
     return _described((ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), title, r"`(\w+)(?:\{[\w,]+\})?`")
 
 
 def _described(page: str, title: str, name: str) -> set[str]:
-    """The names in the first column of the tables under a title of a page."""
+    """The names in the first column of the tables, and the terms of the lists, under a title of a page."""
     part = re.split(r"^## ", page[page.index(f"## {title}\n") :], flags=re.MULTILINE)[1]
-    rows = re.findall(r"^\|([^|]*)\|", part, re.MULTILINE)
-    return {found for row in rows for found in re.findall(name, row)}
+    terms = re.findall(r"^(?:\|([^|]*)\||- (.*?`): )", part, re.MULTILINE)
+    return {found for term in terms for found in re.findall(name, "".join(term))}
 
 
 def test_the_first_screen_of_the_readme_has_the_two_commands() -> None:

@@ -6,6 +6,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import yaml
+
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider
 from mesh_pilot.cli.explain.analysis_output import _row
@@ -18,6 +20,7 @@ from mesh_pilot.kubernetes.source import ConfigSelection
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from tests.support.golden import xdsdiff
 from tests.support.source import pages
+from tools.site import doors, foreign
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -33,7 +36,7 @@ def part(page: str, begin: str, end: str) -> str:
 def rows(text: str) -> list[list[str]]:
     """The cells of the rows of its tables, without heads."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    heads = {i + step for i, line in enumerate(lines) if line.startswith("| ---") for step in (-1, 0)}
+    heads = {i + step for i, line in enumerate(lines) if line.startswith("|---") for step in (-1, 0)}
     return [[cell.strip() for cell in line.strip("|").split("|")] for i, line in enumerate(lines) if i not in heads]
 
 
@@ -56,9 +59,28 @@ def test_links_to_headings_lead_to_one() -> None:
     assert lost == []
 
 
-def test_the_index_lists_every_page() -> None:
-    listed = re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "README.md").read_text(encoding="utf-8"))
+def test_every_page_stands_behind_a_door() -> None:
+    found = doors(DOCS)
+    listed = [*found, *(file for _, pages in found.values() for _, file in pages)]
     assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md") if page.name != "README.md")
+
+
+def test_the_tasks_of_a_newcomer_are_two_clicks_from_the_readme() -> None:
+    """The README leads to the list of tasks, the doors and the glossary; the list leads to the pages."""
+    clicks = re.findall(r"\]\(docs/([\w-]+\.md)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert {"README.md", "glossary.md", *doors(DOCS)} <= set(clicks)
+    tasks = re.findall(r"^\| (?!\|)(.+?) \| .*\]\(", (DOCS / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(tasks) == 10
+
+
+def test_what_a_site_would_load_from_another_server_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.css").write_text("@import url(https://a.test/font.css)")
+    (tmp_path / "index.html").write_text(
+        '<a href="https://b.test"><link rel="canonical" href="https://c.test/"><script src=d.js></script>'
+        '<link rel=stylesheet href="//e.test/e.css"><script src=https://f.test/f.js></script><pre class="mermaid">'
+    )
+    found = [each.partition("//")[2].strip('">') for each in foreign(tmp_path)]
+    assert sorted(found) == ["", "a.test/font.css", "e.test/e.css", "f.test/f.js"]
 
 
 def test_decisions_are_numbered_one_by_one() -> None:
@@ -93,7 +115,7 @@ def test_objects_that_are_ignored_with_a_warning_are_listed() -> None:
 def test_what_is_advised_in_place_of_fields_of_consul_is_a_kind_that_there_is() -> None:
     advised = {name for reason in REASONS.values() if reason for name in re.findall(r"\b(?:[A-Z][a-z]+){2,}\b", reason)}
     assert advised <= kinds.KINDS.keys()
-    assert "LocalRateLimit" in str(REASONS["ratelimits"])
+    assert "EnvoyFilter" in str(REASONS["maxrequestheaderskb"])
 
 
 def test_a_kubernetes_as_a_config_source_has_the_kinds_that_files_may_hold_and_no_credentials() -> None:
@@ -120,12 +142,8 @@ def test_a_bootstrap_has_what_is_said_and_no_more() -> None:
 
 
 def test_the_types_that_pushes_are_counted_by_are_those_that_are_served() -> None:
-    (row,) = (
-        row
-        for row in rows(part("metrics.md", "## Metrics of istiod", "## Metrics of istiod that"))
-        if "xds_pushes" in row[0]
-    )
-    assert names(row[1]) - {"type"} == {each.short.lower() for each in RESOURCE_TYPES.values()}
+    (said,) = re.findall(r"^- `pilot_xds_pushes\{type\}`: (.*)$", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    assert names(said) - {"type"} == {each.short.lower() for each in RESOURCE_TYPES.values()}
 
 
 def test_the_keys_of_a_finding_are_those_that_are_printed() -> None:
@@ -133,16 +151,20 @@ def test_the_keys_of_a_finding_are_those_that_are_printed() -> None:
     assert names(part("analysis.md", "whose entries have", "; and `objects`")) == keys
 
 
-def test_what_istios_release_notes_say_is_held_by_tests_recordings_and_pages_that_there_are() -> None:
-    page = (DOCS / "istio-release-notes.md").read_text(encoding="utf-8")
-    table = [row for row in rows(page) if row[0][0].isdigit()]
-    assert 80 <= len(table) <= 140
-    for version, _, verdict, held in table:
-        assert re.fullmatch(r"1\.(1[5-9]|2\d|3[01])(, 1\.(1[5-9]|2\d|3[01]))*", version), version
-        assert re.match(r"followed|differs: \w|does not apply: \w", verdict), verdict
-        if named := re.fullmatch(r"`([\w/]+\.py)::(test_\w+)`", held):
+def test_what_istio_changed_is_held_by_tests_recordings_and_pages_that_there_are() -> None:
+    differs = rows(part("istio-differences.md", "## Changes of Istio since 1.14", "## Security kinds"))
+    for version, _, verdict in differs:
+        assert verdict and re.fullmatch(r"1\.(1[5-9]|2\d|3[012])(, 1\.(1[5-9]|2\d|3[012]))*", version), version
+    changes = yaml.safe_load((ROOT / "tests" / "istio_releases.yaml").read_text(encoding="utf-8"))
+    assert {change for _, change, _ in differs} == changes["not followed"].keys()
+    assert [*changes] == [*(f"1.{number}" for number in range(15, 33)), "not followed"]
+    holders = [held for of_version in changes.values() for held in of_version.values()]
+    assert 80 <= len(holders) <= 140
+    for held in holders:
+        if named := re.fullmatch(r"([\w/]+\.py)::(test_\w+)", held):
             assert f"def {named[2]}(" in (ROOT / "tests" / named[1]).read_text(encoding="utf-8"), held
-        elif recorded := re.fullmatch(r"recording `([\w-]+)`", held):
+        elif recorded := re.fullmatch(r"recording ([\w-]+)", held):
             assert (ROOT / "tests" / "golden" / recorded[1]).is_dir(), held
         else:
-            assert re.fullmatch(r"\[[^]]+\]\([\w.-]+\.md(#[\w-]+)?\)", held), held
+            page, _, title = held.partition("#")
+            assert (ROOT / page).is_file() and (not title or title in anchors(ROOT / page)), held

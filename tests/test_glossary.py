@@ -29,7 +29,7 @@ RETIRED = {
 
 def rows() -> list[tuple[str, str]]:
     """The term and the code of each row of the glossary."""
-    glossary = ARCHITECTURE[ARCHITECTURE.index("## Glossary") :]
+    glossary = (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8").partition("## In the code")[2]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in glossary.splitlines() if line.startswith("|")]
     return [(term, code) for term, _, code in cells[2:]]
 

@@ -131,7 +131,7 @@ async def test_certificates_that_change_are_used_for_the_next_connection(
     ):
         renew(certificates)
         (folder / "two.yaml").write_text(SERVICE.replace("reviews", "two"))
-        await eventually(lambda: knows(second, "two.test"), what="the stream that is open goes on")
+        await eventually(lambda: knows(second, "two.test"), what="the stream that is open continues")
         assert statistics(second).last_error == ""
         line.cut()
         await eventually(lambda: statistics(second).last_error != "", what="the loss is noticed")

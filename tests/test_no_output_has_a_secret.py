@@ -173,7 +173,7 @@ SECRETS = [planted(number) for number in range(1, 27)]
 
 
 def found_in(text: str | bytes) -> list[str]:
-    """The secrets that are in a text, as they are or encoded."""
+    """The secrets that are in a string, as they are or encoded."""
     content = text.encode() if isinstance(text, str) else text
     shown = [secret for secret in SECRETS if secret.encode() in content]
     encoded = [base64.b64encode(b" " * shift + secret.encode())[4:-4] for secret in SECRETS for shift in range(3)]

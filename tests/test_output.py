@@ -69,7 +69,7 @@ def test_a_pipe_that_nobody_reads_costs_lines_and_no_time(pipe: tuple[int, int],
     assert settled(out) is out
     out.write("last\n")
     assert read_until(pipe[0], lambda found: found.endswith(b"last\n"))
-    assert {(name, reason) for name, _, reason in said} == {("stderr", "nobody reads it")}
+    assert {(name, reason) for name, _, reason in said} == {("stderr", "no process reads it")}
     assert sum(lines for _, lines, _ in said) == 2000 - taken
 
 

@@ -125,7 +125,7 @@ def fresh(values: dict[str, int], left: str, right: str) -> tuple[int, int]:
 
 
 class Layer:
-    """The table or an overlay, beside what it should hold."""
+    """The table or an overlay, next to what it should hold."""
 
     def __init__(self, view: Table, values: dict[str, int]) -> None:
         self.view = view

@@ -40,6 +40,8 @@ from mesh_pilot.net.rpc import Cardinality, CertificateFiles, GRPCError, client_
 from mesh_pilot.ops.app import debug_app
 from mesh_pilot.ops.monitoring import monitoring_app
 from mesh_pilot.ops.values import proxies
+from mesh_pilot.sources.acme.protocol import new_key
+from tests.support.certificates import CertificateFiles as Files
 from tests.support.certificates import write_certificates
 from tests.support.command import mesh_pilot
 from tests.support.credentials import write_credential
@@ -48,7 +50,14 @@ from tests.support.planes import SERVICE, running_plane
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 EDGE = Identity("cluster.local", "shop", "edge")
-NAMES = ("kubernetes://edge", "kubernetes://bad", "default", "ROOTCA")
+NAMES = ("kubernetes://edge", "kubernetes://bad", "kubernetes://ordered", "default", "ROOTCA")
+
+ORDERED = """
+acme:
+  directory: https://127.0.0.1:1/directory
+  termsOfServiceAgreed: true
+  credentials: [{name: shop/ordered, hosts: [ordered.test]}]
+"""
 ENDLESS = {"/api/v1/events"}
 """Paths whose answer ends with the client."""
 
@@ -145,15 +154,34 @@ async def scene(folder: Path, style: LogFormat) -> AsyncIterator[Scene]:
     }
     (folder / "config" / "secret.yaml").write_text(yaml.safe_dump(secret))
     write_credential(folder / "secrets", "shop/edge", one)
+    (folder / "mesh.yaml").write_text(ORDERED)
+    write_ordered(folder / "pki" / "acme", write_certificates(folder, "ordered", dns=("ordered.test",)))
     server = write_certificates(folder, "server")
     made = JoinTokens(folder / "pki" / "join-tokens").create(EDGE, timedelta(hours=1))
     tls = CertificateFiles(certificate=server.certificate, key=server.key, trusted=server.ca)
     async with running_plane(
-        folder / "config", tls=tls, secrets_dir=folder / "secrets", ca_dir=folder / "pki"
+        folder / "config",
+        tls=tls,
+        secrets_dir=folder / "secrets",
+        ca_dir=folder / "pki",
+        mesh_config=folder / "mesh.yaml",
     ) as plane:
         markers = [token_marker("the join token", made.text), *file_markers(folder)]
         yield Scene(folder, plane, log, made.text, markers)
     assert given_away(markers, log.getvalue()) == []
+
+
+def write_ordered(folder: Path, files: Files) -> None:
+    """A credential that an issuer signed, and the key of the account there."""
+    for name, content in {
+        "shop/ordered/tls.crt": files.certificate.read_bytes(),
+        "shop/ordered/tls.key": files.key.read_bytes(),
+        "account/account.key": new_key(),
+    }.items():
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch(mode=0o600)
+        place.write_bytes(content)
 
 
 @pytest.fixture(params=list(LogFormat))

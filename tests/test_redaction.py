@@ -1,4 +1,4 @@
-"""What `redacted` keeps: what holds no secret, the shape of everything, and JSON that is a text already."""
+"""What `redacted` keeps: what holds no secret, the shape of everything, and JSON that is a string already."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ async def test_the_command_gives_orders(config: Path, tmp_path: Path) -> None:
             done = await trio.to_thread.run_sync(lambda: mesh_pilot("admin", *arguments, *where))
             return done.code, done.out + done.err
 
-        assert await command("status") == (0, "every source stands by what is in force\n")
+        assert await command("status") == (0, "every source confirms what is in force\n")
         assert await command("accept", "files") == (1, "mesh-pilot: nothing of files is held\n")
         empty(config)
         await eventually(lambda: operator.held() == ["files"])
@@ -229,7 +229,7 @@ async def test_the_command_gives_orders(config: Path, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("where", "reason"),
-    [(["--admin-socket", "nowhere.sock"], "there is no nowhere.sock"), (["--admin-socket", "dead.sock"], "nobody")],
+    [(["--admin-socket", "nowhere.sock"], "there is no nowhere.sock"), (["--admin-socket", "dead.sock"], "no server")],
 )
 def test_the_command_says_why_it_has_no_answer(
     where: list[str], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,9 +15,12 @@ import mesh_pilot
 pytestmark = pytest.mark.process
 
 LATER = {
+    "OpenSSL",
+    "acme",
     "httpcore",
     "httpx",
     "jinja2",
+    "josepy",
     "mesh_pilot.agent",
     "mesh_pilot.app.other_worker",
     "mesh_pilot.consul.client",
@@ -38,6 +41,7 @@ LATER = {
     "mesh_pilot.ops.istiod.pages",
     "mesh_pilot.ops.metrics",
     "mesh_pilot.ops.page",
+    "mesh_pilot.sources.acme.protocol",
     "mesh_pilot.sources.mcp",
     "prometheus_client",
     "requests",

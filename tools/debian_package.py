@@ -1,4 +1,4 @@
-"""Programs of other releases of Debian, unpacked beside the project."""
+"""Programs of other releases of Debian, unpacked next to the project."""
 
 from __future__ import annotations
 

@@ -136,17 +136,20 @@ def try_faults(faults: Sequence[Fault], copy: Copy, command: Sequence[str] = ())
     if not passes:
         raise FaultError(f"this fails without any fault:\n{output}")
     print(f"without a fault: passed ({time.monotonic() - began:.1f} s)", flush=True)
-    missed = 0
-    for fault in faults:
-        began = time.monotonic()
-        with copy.with_fault(fault):
-            passes, output = copy.run(list(command) or [*PYTEST, *fault.found_by])
-        missed += passes
-        print(f"{fault.name}: {'NOT FOUND' if passes else 'found'} ({time.monotonic() - began:.1f} s)", flush=True)
-        if passes:
-            print(f"  {fault.file}: {fault.what}\n  {(output.splitlines() or ['no output'])[-1]}", flush=True)
+    missed = sum(not is_found(fault, copy, command) for fault in faults)
     print(f"{len(faults) - missed} of {len(faults)} found")
     return missed
+
+
+def is_found(fault: Fault, copy: Copy, command: Sequence[str] = ()) -> bool:
+    """Try a fault, and print what comes of it. Raises FaultError."""
+    began = time.monotonic()
+    with copy.with_fault(fault):
+        passes, output = copy.run(list(command) or [*PYTEST, *fault.found_by])
+    print(f"{fault.name}: {'NOT FOUND' if passes else 'found'} ({time.monotonic() - began:.1f} s)", flush=True)
+    if passes:
+        print(f"  {fault.file}: {fault.what}\n  {(output.splitlines() or ['no output'])[-1]}", flush=True)
+    return not passes
 
 
 def main() -> int:

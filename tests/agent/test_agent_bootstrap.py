@@ -1,4 +1,4 @@
-"""The bootstrap beside an agent: what a ProxyConfig makes of it, and that a real Envoy runs on it."""
+"""The bootstrap next to an agent: what a ProxyConfig makes of it, and that a real Envoy runs on it."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_a_custom_bootstrap_that_resolves_names_itself_says_so(settings: AgentSe
     [
         ("statics_resources: {}", "did you mean static_resources"),
         ("- a", "expected the fields"),
-        ("a: [", "no YAML"),
+        ("a: [", "not YAML"),
         (None, "No such file"),
     ],
 )

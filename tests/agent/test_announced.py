@@ -1,4 +1,4 @@
-"""A whole agent beside an application: its service in a real Consul, its health and metrics, and its leaving."""
+"""A whole agent next to an application: its service in a real Consul, its health and metrics, and its leaving."""
 
 from __future__ import annotations
 

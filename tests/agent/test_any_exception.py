@@ -78,7 +78,7 @@ async def wrong(agent: ProxyAgent, client: Client, plane: FakePlane, ports: Port
     if not agent.envoy.ready.value:
         return agent.envoy.why_not_ready
     if agent.relay.statistics().kept != 1 or not agent.subscriptions.statistics().connected:
-        return "nothing is kept, or the agent's own stream has ended"
+        return "nothing is kept, or the agent's own stream ended"
     return "" if agent.planes.current.value is not None else "no control plane"
 
 

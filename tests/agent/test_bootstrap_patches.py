@@ -146,7 +146,7 @@ async def test_the_envoy_of_an_agent_runs_on_the_patches_that_it_takes_and_follo
             await proxy.wait_ready()
 
             async def admin(path: str) -> httpx.Response:
-                async with http_client() as client:  # a connection of its own: the next Envoy may answer
+                async with http_client() as client:  # its own connection: the next Envoy may answer
                     return await client.get(f"http://127.0.0.1:{proxy.ports[0]}{path}")
 
             async def runtime() -> Any:

@@ -130,7 +130,7 @@ async def test_the_root_of_the_ca_is_replaced_under_load(
 async def test_an_envoy_that_starts_while_the_control_plane_is_away_has_its_certificates(
     tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
-    """They come from the agent's disk, over its socket; here those of an agent that starts anew, too."""
+    """They come from the agent's disk, over its socket; here those of an agent that starts again, too."""
     async with (
         sidecars(tmp_path, 3600.0) as agents,
         mutual(tmp_path, free_ports, ca_dir=tmp_path / "ca", agents=agents.start) as running,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import trio
 from structlog.testing import capture_logs
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
+from mesh_pilot.agent.identity.credentials import named_in
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.settings import AgentFolders, CredentialSettings, PlaneSettings
 from mesh_pilot.consul.identity.authenticator import ConsulTokenSettings
@@ -53,6 +55,26 @@ async def test_a_join_token_is_shown_for_certificates_only(tmp_path: Path) -> No
     machine = Machine(tmp_path)
     machine.token_file.write_text("mpjt_a.b.c")
     assert machine.identity("127.0.0.1:1").call_metadata() == {}
+
+
+def test_a_join_token_names_its_workload_and_no_token_does_harm() -> None:
+    def named(token: str) -> str:
+        return named_in({"authorization": f"Bearer {token}"})
+
+    def encoded(payload: bytes) -> str:
+        return base64.urlsafe_b64encode(payload).decode().rstrip("=")
+
+    for payload, name in (
+        (b'{"sub": "spiffe://cluster.local/ns/shop/sa/web"}', "spiffe://cluster.local/ns/shop/sa/web"),
+        (b'{"sub": "web"}', ""),
+        (b'{"sub": 5}', ""),
+        (b"[]", ""),
+        (b"{", ""),
+        (b"\xff", ""),
+    ):
+        assert named(f"mpjt_a.{encoded(payload)}.c") == name
+    assert named("mpjt_") == named("mpjt_a.%%%.c") == named_in({}) == ""
+    assert named(f"a.{encoded(b'{}')}.c") == "", "only a join token is sure to name us as the control plane does"
 
 
 @pytest.mark.process

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity import rotator as keeper_module
+from mesh_pilot.agent.identity import signing as signing_module
 from mesh_pilot.agent.identity.folder import CertificateFolder
 from mesh_pilot.agent.identity.material import IdentityMaterial
 from mesh_pilot.agent.identity.rotator import CertificateRotator
@@ -29,7 +30,7 @@ LIFETIMES = [timedelta(minutes=4), timedelta(hours=1), timedelta(hours=24)]
 
 @attrs.define
 class World:
-    """A plane and a machine, each with a clock of its own, and the certificate that the agent has."""
+    """A plane and a machine, each with its own clock, and the certificate that the agent has."""
 
     lifetime: timedelta
     plane_ahead: timedelta = timedelta(0)
@@ -68,10 +69,10 @@ def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         await trio.lowlevel.checkpoint()
         return function(*arguments)
 
-    monkeypatch.setattr(keeper_module, "request_certificate", world.sign)
-    monkeypatch.setattr(keeper_module, "read_material", world.read)
+    monkeypatch.setattr(signing_module, "request_certificate", world.sign)
+    monkeypatch.setattr(signing_module, "read_material", world.read)
     monkeypatch.setattr(keeper_module, "new_key", lambda _: None)
-    monkeypatch.setattr(keeper_module, "new_request", lambda _: (b"", b""))
+    monkeypatch.setattr(signing_module, "new_request", lambda *_: (b"", b""))
     monkeypatch.setattr(keeper_module.trio.to_thread, "run_sync", run_sync)
     yield world
 
@@ -165,7 +166,7 @@ async def test_a_first_one_that_is_not_in_force_is_used_and_another_asked_for_ea
 async def test_a_token_is_not_spent_each_minute_by_a_clock_that_is_ahead(
     world: World, tmp_path: Any, autojump_clock: trio.testing.MockClock
 ) -> None:
-    world.agent_ahead = timedelta(days=2)  # each certificate has ended on arrival
+    world.agent_ahead = timedelta(days=2)  # each certificate ended on arrival
     keeper = keeper_of(world, tmp_path)
     async with trio.open_nursery() as nursery:
         await nursery.start(keeper.run)

@@ -100,7 +100,7 @@ async def test_a_revoked_certificate_gives_way_to_the_token(tmp_path: Path) -> N
         with capture_logs() as logs:
             own = machine.identity(plane.addresses.secure_grpc)
             async with running(own):
-                assert own.material.value == before, "it stays in force until there is another"
+                assert own.material.value == before, "it is kept until there is another"
                 assert isinstance(own._source, CertificateRotator)
                 own._source.hasten()
                 with trio.fail_after(30):
@@ -283,7 +283,7 @@ async def test_files_of_somebody_else_are_used_as_they_are_and_read_again(tmp_pa
             assert await own.material.wait_for(bool) == first
             files["key"].write_bytes(second.key)
             await trio.sleep(3)
-            assert own.material.value == first, "half of a change is no change"
+            assert own.material.value == first, "half of a change is not a change"
             assert "for another key" in lines(logs, "certificate files not usable")[1]["reason"]
             write(second)
             await own.material.wait_for(lambda value: value == second)

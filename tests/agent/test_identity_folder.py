@@ -76,7 +76,7 @@ def test_a_kill_at_any_moment_leaves_the_old_certificate_or_the_new_one(tmp_path
         if not is_first:
             folder.save(old)
         killed = killed_at(step, lambda folder=folder: folder.save(new))  # type: ignore[misc]
-        # A second kill while the first is mended changes nothing.
+        # A second kill while the first is fixed changes nothing.
         killed_at(step, folder.load)
         found = folder.load()
         assert found.problem == "" and found.material in ((new, None) if is_first else (new, old))

@@ -53,7 +53,7 @@ async def test_one_command_makes_a_machine_part_of_the_mesh_and_keeps_it_so_with
         await eventually(kept, what="what Envoy accepted is on disk")
         (envoy,) = proxy.envoy_pids()
         os.kill(envoy, signal.SIGKILL)
-        await eventually(lambda: proxy.envoy_pids() not in ([], [envoy]), what="Envoy is started again")
+        await eventually(lambda: proxy.envoy_pids() not in ([], [envoy]), what="Envoy is restarted")
         await proxy.wait_ready()
     # the agent was killed with its Envoy, and the control plane is gone
     async with proxy_process(tmp_path / "proxy", ports, *arguments) as proxy:

@@ -99,7 +99,7 @@ def test_names_of_the_proto_and_numbers_as_texts_are_read() -> None:
         ({"interceptionMode": "ALL"}, "interceptionMode", "expected one of REDIRECT"),
         ({"tracing": "zipkin"}, "tracing", "expected an object"),
         ({"extraStatTags": "a"}, "extraStatTags", "expected a list"),
-        ({"runtimeValues": {"a": ["b"]}}, "runtimeValues", "expected a text"),
+        ({"runtimeValues": {"a": ["b"]}}, "runtimeValues", "expected a string"),
         ({"statsCompression": "no"}, "statsCompression", "expected true or false"),
     ],
 )

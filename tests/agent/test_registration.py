@@ -109,7 +109,7 @@ def test_a_router_takes_no_mutual_tls_by_itself_and_a_label_never_poses_as_a_set
         ({"Name": "web"}, "the Port of the Consul service web is 0"),
         ({"Name": "web", "Port": True}, "is True"),
         ({"Name": "web", "Port": 1, "Mata": {}}, "has no field 'Mata'; did you mean Meta"),
-        ({"Name": "web", "Port": 1, "Tags": "a"}, "Tags must be a list"),
+        ({"Name": "web", "Port": 1, "Tags": "a"}, "Tags of the Consul service web must be a list"),
     ],
 )
 def test_a_definition_that_is_none_is_refused_in_one_line(written: dict[str, Any], message: str) -> None:
@@ -158,7 +158,7 @@ async def test_what_consul_lost_or_somebody_changed_is_registered_again(
             await until(consul, None)
             await until(consul, "passing")
             assert registration.statistics().registrations_total == 2
-        # An agent that starts anew leaves alone what is there, and mends what is not as it says.
+        # An agent that starts again leaves alone what is there, and fixes what is not as it says.
         async with registered(ConsulAgentSettings(consul.address, service=WEB)) as registration:
             await eventually(lambda: registration.statistics().updates_total > 0, what="an update")
             assert registration.statistics().registrations_total == 0
@@ -238,7 +238,7 @@ async def test_a_token_without_rights_or_that_ended_is_one_line_each_and_a_bette
                 await eventually(lambda: registration.statistics().failures_total > 1, what="two failures")
                 assert f"the token in {token} needs service:write" in registration.statistics().problem
                 token.write_text("00000000-1111-2222-3333-444444444444")
-                await eventually(lambda: "has ended" in registration.statistics().problem, what="an unknown token")
+                await eventually(lambda: "ended" in registration.statistics().problem, what="an unknown token")
                 token.write_text(await token_for(consul, "web", 'service "web" { policy = "write" }'))
                 await until(consul, "passing")
         assert sum(line["event"] == "consul registration failed" for line in logs) == 2
@@ -270,7 +270,7 @@ async def test_a_consul_agent_that_is_away_is_one_line_and_delays_no_drain_for_l
                 await until(consul, "passing")
                 line.cut()
                 await eventually(lambda: registration.statistics().failures_total > 1, what="two failures")
-                line.mend()
+                line.fix()
                 await eventually(lambda: not registration.statistics().problem, what="Consul is back")
                 line.cut()
                 await registration.drain()

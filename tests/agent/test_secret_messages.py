@@ -92,7 +92,7 @@ def test_roots_that_tls_could_not_load_are_none() -> None:
     for bad in (PEM, material().roots + PEM, b"nothing"):
         assert not is_roots_secret(roots_secret_of(bad).body)
     cut = field(1, b"ROOTCA") + field(4, field(12, b"\xff" + material().roots))
-    assert not is_roots_secret(cut), "it has certificates, but is no message"
+    assert not is_roots_secret(cut), "it has certificates, but is not a message"
 
 
 SECRETS = {"default": certificate_secret(MATERIAL), "ROOTCA": roots_secret_of(PEM)}

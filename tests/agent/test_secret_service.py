@@ -210,7 +210,7 @@ async def test_a_process_of_another_user_is_known_by_the_kernel(tmp_path: Path) 
 
 
 async def test_a_hostile_peer_costs_nobody_else_anything(tmp_path: Path) -> None:
-    """Garbage, what is no request, too many names, and one who never reads."""
+    """Garbage, what is not a request, too many names, and one who never reads."""
     async with served(tmp_path) as at, subscribed(at, "default") as friend:
         await next_of(friend)
         for garbage in (b"\x00" * 4096, b"GET / HTTP/1.1\r\n\r\n", os.urandom(65536)):

@@ -324,7 +324,7 @@ async def test_a_restart_of_any_part_loses_one_interval_at_most_and_is_marked(me
             await ask(3)
             (envoy,) = proxy.envoy_pids()
             os.kill(envoy, signal.SIGKILL)
-            await eventually(lambda: proxy.envoy_pids() not in ([], [envoy]), what="Envoy is started again")
+            await eventually(lambda: proxy.envoy_pids() not in ([], [envoy]), what="Envoy is restarted")
             await proxy.wait_ready()
             await ask(5)
             await mesh.until_marked(proxy, 2)
@@ -400,6 +400,11 @@ async def test_metrics_are_those_that_there_were_without_counting(mesh: Mesh) ->
             async with mesh.proxy(flag) as proxy:
                 await mesh.ask("ok", "/retried/503", 3)
                 await mesh.ask("inbound", "/admin", 2)
+
+                async def is_on_disk(proxy: ProxyProcess = proxy) -> bool:
+                    return (await proxy.state())["relay"]["age_seconds"] is not None
+
+                await eventually(is_on_disk, what="the age of what is on disk is a metric")
                 pages = [
                     (await mesh.client.get(f"http://127.0.0.1:{port}/stats/prometheus")).text
                     for port in (proxy.ports[1], proxy.ports[3])

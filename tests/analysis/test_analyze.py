@@ -87,7 +87,7 @@ def test_hidden_services_are_told_from_unknown_ones(tmp_path: Path) -> None:
         "spec: {hosts: [reviews.other.test], exportTo: ['.'], resolution: DNS, ports: [{number: 80, name: http}]}\n"
     )
     text = WRONG_HOST % ("", "www.test", "reviews.othr.test") + "---\n" + entry
-    assert of_text(text, tmp_path).findings[0].mend == "reviews.other.test is not exported to the namespace shop."
+    assert of_text(text, tmp_path).findings[0].fix == "reviews.other.test is not exported to the namespace shop."
 
 
 def test_credentials_are_looked_for_where_a_folder_of_them_is_given(tmp_path: Path) -> None:
@@ -103,6 +103,11 @@ def test_credentials_are_looked_for_where_a_folder_of_them_is_given(tmp_path: Pa
     (tmp_path / "secrets").mkdir()
     found = of_text(gateway + rule, tmp_path, secrets=(str(tmp_path / "secrets"),))
     assert codes(found) == ["IST0101", "IST0101", "IST0128"]
+    ordered = "acme: {directory: 'https://a.test', termsOfServiceAgreed: true, credentials: [{name: shop/example}]}"
+    (tmp_path / "mesh.yaml").write_text(ordered)
+    files = [str(tmp_path / "a.yaml"), str(tmp_path / "mesh.yaml")]
+    found = analyze(files, io.BytesIO(), secrets=(str(tmp_path / "secrets"),), suppressions=Suppressions(()))
+    assert codes(found) == ["IST0101", "IST0128"]
 
 
 def test_workloads_that_no_file_declares_are_not_said_to_be_missing(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ async def test_a_live_plane_says_what_is_wrong_and_files_are_analyzed_on_top_of_
         assert found["counts"] == {"errors": 1, "warnings": 1, "infos": 0}
         error = found["errors"][0]
         assert (error["code"], error["where"]) == ("IST0101", f"{config}/routes.yaml:8")
-        assert error["mend"] == "Did you mean reviews.test?"
+        assert error["fix"] == "Did you mean reviews.test?"
         assert [warning["code"] for warning in found["warnings"]] == ["MP0014"]
         assert '"objects": 3' in as_json(of_plane(found))
 

@@ -1,6 +1,6 @@
 """A real API server that ends, hangs, is restored from an older backup and comes back with other features.
 
-What was read stays in force meanwhile. Afterwards the plane has what the server has; what is equal is not touched.
+What was read is kept meanwhile. Afterwards the plane has what the server has; what is equal is not touched.
 """
 
 from __future__ import annotations

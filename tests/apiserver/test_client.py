@@ -149,13 +149,13 @@ async def test_what_a_plugin_does_wrong_is_one_line(plugin: Plugin, monkeypatch:
         (None, "it has no status"),
         ({}, "it has neither a token nor a certificate"),
         ({"clientCertificateData": "x"}, "it has a certificate without its key, or a key without its certificate"),
-        ({"token": "secret\nmore"}, "its token is not one line of printable ASCII"),
+        ({"token": "secret\nmore"}, "the token is not one line of printable ASCII"),
         ({"token": "secret", "expirationTimestamp": "soon"}, "Invalid isoformat string: 'soon'"),
     ):
         found = await reason(plugin.give(status))
         assert found.endswith(f"gave no ExecCredential of {VERSION}: {text}")
         assert "secret" not in found
-    assert (await reason(plugin.give({"token": "secret"}, kind="Other"))).endswith("its kind is another")
+    assert (await reason(plugin.give({"token": "secret"}, kind="Other"))).endswith("the kind is another")
     assert (await reason(plugin.give(text="secret {"))).endswith("not JSON")
     flood = plugin.run("exec yes what a plugin says without end")
     assert (await reason(flood)).endswith("gave more than 1000000 bytes, and was ended")
@@ -289,9 +289,9 @@ async def test_requests_are_made_as_somebody_else_if_the_kubeconfig_says_so() ->
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (lambda: httpx.Response(200, text="<html>"), "GET /x: what answers is no API server"),
-        (lambda: httpx.Response(200, json=[1]), "GET /x: what answers is no API server"),
-        (lambda: httpx.Response(200, content=b"[" * 999), "GET /x: what answers is no API server"),
+        (lambda: httpx.Response(200, text="<html>"), "GET /x: what answers is not an API server"),
+        (lambda: httpx.Response(200, json=[1]), "GET /x: what answers is not an API server"),
+        (lambda: httpx.Response(200, content=b"[" * 999), "GET /x: what answers is not an API server"),
         (lambda: httpx.Response(302, text="go\n\x1b[0m there"), r"GET /x is refused: 302 go  \[0m there"),
         (lambda: httpx.Response(500, json={"message": 7}), r'GET /x is refused: 500 {"message":7}'),
         (lambda: httpx.Response(404, json={"message": "not\nfound", "code": 404}), "GET /x is refused: 404 not found"),

@@ -39,7 +39,7 @@ async def test_it_lists_and_then_tells_what_changes(streaming: str, autojump_clo
         double.remove(PODS, "a", "shop")
         await seen.until(lambda: len(seen.told) == 4)
         assert seen.take() == ["listed a b c", "there b", "there d", "gone a"]
-        assert not seen.losses, "that the server has no streaming lists is no error"
+        assert not seen.losses, "that the server has no streaming lists is not an error"
         assert asked(double, "sendInitialEvents") == 1
         assert seen.client.streams_lists == (streaming == "yes")
         async with following(double, client=seen.client) as other:
@@ -73,7 +73,7 @@ async def test_what_happens_before_the_end_of_a_streaming_list_is_part_of_it(aut
     async with following(double) as seen:
         await removed_in_a_new_list("c")
         lists = [*double.watches]
-        double.cut_watches()  # what went is no place from which to go on
+        double.cut_watches()  # what went is not a place from which to go on
         await removed_in_a_new_list("b", *lists)
         end_of_list()
         await seen.until(lambda: seen.version)
@@ -200,7 +200,7 @@ async def test_one_that_sends_no_bookmarks_has_until_the_end_of_the_watch(autoju
         await double.until_watched("pods")
         await trio.sleep(2000)
         assert not seen.losses
-        assert 6 <= asked(double, "watch=true") <= 12, "each ends by itself"
+        assert 6 <= asked(double, "watch=true") <= 12, "each ends on its own"
         double.silent = True
         began = trio.current_time()
         await seen.until(lambda: seen.losses)

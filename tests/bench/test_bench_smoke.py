@@ -120,6 +120,13 @@ def test_a_peer_needs_its_process_and_its_folder() -> None:
     assert "--peer-pid" in done.stderr
 
 
+def test_a_part_that_is_not_known_is_refused_with_those_that_are() -> None:
+    command = [sys.executable, "-m", "bench", "clients", "--parts", "endpoint,nothing"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "unknown: nothing; known: endpoint, route, pages, rolling" in " ".join(done.stderr.split())
+
+
 def test_clients_that_get_virtual_hosts_one_by_one_are_sent_only_the_one_that_changed(
     results: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -178,9 +185,9 @@ def test_pushes_beside_certificate_requests_are_compared_with_those_alone(tmp_pa
     measured = json.loads((tmp_path / "signing.json").read_text())["measurements"]
     assert [m["event"] for m in measured] == [
         "route edit",
-        "route edit beside CSRs",
+        "route edit next to CSRs",
         "endpoint edit",
-        "endpoint edit beside CSRs",
+        "endpoint edit next to CSRs",
     ]
     assert all((m["missing"], m["problems"]) == (0, []) for m in measured)
     assert "(0 calls failed" in measured[1]["note"] and " 0 certificates" not in measured[1]["note"]
@@ -230,3 +237,17 @@ def test_envoys_that_are_new_take_every_step(tmp_path: Path) -> None:
     measured = json.loads(told.read_text())["measurements"]
     assert [m["event"] for m in measured] == ["connect", "certificate", "reconnect", "answer"]
     assert all(m["missing"] == 0 and m["cpu"] > 0 for m in measured)
+
+
+@pytest.mark.slow
+def test_changes_of_services_that_no_client_sees_send_and_compute_nothing(tmp_path: Path) -> None:
+    told = tmp_path / "consul.json"
+    sizes = ("--services", "20", "--seen", "5", "--max-queries", "18", "--repeat", "2", "--idle", "1")
+    bench("consul", *sizes, "--settle", "0.5", "--quiet", "--json", str(told))
+    measured = {m["event"]: m for m in json.loads(told.read_text())["measurements"]}
+    assert all((m["missing"], m["problems"]) == (0, []) for m in measured.values())
+    assert "0 queries a minute" in measured["idle"]["note"]
+    for what in ("check fails", "check passes", "instance comes", "instance moves", "instance goes"):
+        seen, unseen = (measured[f"{what}, {which}"] for which in ("seen", "unseen"))
+        assert seen["responses"] == 1 and seen["calls"] > 0 and seen["last"] > 0, what
+        assert (unseen["responses"], unseen["bytes"]) == (0, 0), what

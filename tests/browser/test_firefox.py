@@ -70,7 +70,7 @@ def test_firefox_shows(browser: Firefox, plane: PlaneThread, task: str) -> None:
     for text in own.clicks:
         link = f"//a[normalize-space(.) = '{text}']"
         browser.wait("document.evaluate(arg[0], document, null, 9).singleNodeValue", link)
-        browser.click(browser.element(link))
+        browser.click_at(link)
     for text in own.answer:
         browser.wait("document.querySelector('main').innerText.includes(arg[0])", text)
     assert browser.errors(plane.url) == []

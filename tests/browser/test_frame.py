@@ -190,7 +190,7 @@ def test_the_keyboard_reaches_everything(page: Any) -> None:
     page.keyboard.type("ratings")
     page.locator("main h1", has_text="ratings").wait_for()
     page.locator("main a[data-entry]").first.wait_for()
-    assert page.evaluate("document.activeElement.id") == "search", "typing goes on while results come"
+    assert page.evaluate("document.activeElement.id") == "search", "typing continues while results come"
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.dataset.entry") == ""
     page.keyboard.press("Enter")

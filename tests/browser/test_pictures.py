@@ -1,6 +1,6 @@
 """The page at four widths, light and dark, well and ill: nothing is cut, and nothing is wider than the window.
 
-With SCREENSHOTS, a folder, a picture of each goes there, to be looked at, and those of the manual are made anew.
+With SCREENSHOTS, a folder, a picture of each goes there, to be looked at, and those of the manual are made again.
 """
 
 from __future__ import annotations

@@ -93,6 +93,9 @@ def test_a_folder_of_all_sorts_of_files_is_told_apart(tmp_path: Path) -> None:
     for name, extra in (("envoy.yaml", ()), ("delta.yaml", ("--delta",))):
         written = mesh_pilot("envoy-bootstrap", "--id", "web-1", "--ip", "10.1.1.1", *extra)
         (tmp_path / name).write_text(written.out)
+    (tmp_path / "limits.yaml").write_text("domain: shop\ndescriptors: [{key: path}]\n")
+    (tmp_path / "people.yaml").write_text("issuer: https://sso.test\nclientId: mesh-pilot\nroles: []\n")
+    (tmp_path / "signer.yaml").write_text("# the CA\nkind: stepCA\naddress: https://ca\n")
     done = mesh_pilot("analyze", str(tmp_path))
     assert done.code == 1
     assert done.out.splitlines() == [
@@ -101,11 +104,14 @@ def test_a_folder_of_all_sorts_of_files_is_told_apart(tmp_path: Path) -> None:
         f"{tmp_path}/bootstrap.json: note: passed over: a bootstrap of gRPC clients",
         f"{tmp_path}/delta.yaml: note: passed over: a bootstrap of Envoy",
         f"{tmp_path}/envoy.yaml: note: passed over: a bootstrap of Envoy",
+        f"{tmp_path}/limits.yaml: note: passed over: configuration of a rate limit server",
         f"{tmp_path}/mesh.yaml: note: checked as MeshConfig; it goes to --mesh-config, "
         "not into a folder of --config-dir",
         f"{tmp_path}/networks.yaml: note: checked as MeshNetworks; it goes to --networks-config, "
         "not into a folder of --config-dir",
+        f"{tmp_path}/people.yaml: note: passed over: people and roles of the web port",
         f"{tmp_path}/proxy.yaml: note: passed over: settings of mesh-pilot proxy",
+        f"{tmp_path}/signer.yaml: note: passed over: the CA of --ca-signer, which discovery checks at its start",
         f"{tmp_path}: note: passed over, for neither YAML nor JSON: README.md",
         "1 object is good, 1 error, 0 warnings",
     ]
@@ -182,7 +188,7 @@ def test_json_says_the_same(tmp_path: Path) -> None:
         "reason": "expected a whole number, got the string 'many'",
         "code": "IST0106",
         "level": "error",
-        "mend": CODES["IST0106"].mend,
+        "fix": CODES["IST0106"].fix,
         "doc": "docs/analysis.md#ist0106",
     }
     assert [warning["object"] for warning in found["warnings"]] == ["Service of v1"]

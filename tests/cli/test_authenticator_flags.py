@@ -18,7 +18,7 @@ CONSUL = ConsulRegistry((ConsulSettings(agent=Agent("http://c:1")), ConsulSettin
 
 
 def settings(*arguments: str, consul: bool = True) -> ForeignTokenSettings:
-    """What a command line comes to, beside a Consul or none."""
+    """What a command line comes to, next to a Consul or none."""
 
     def take(values: dict[str, Any]) -> ForeignTokenSettings:
         registries = (CONSUL,) if consul else ()

@@ -1,4 +1,4 @@
-"""``mesh-pilot certificate`` against a running control plane: the first certificate by a token, the next by itself."""
+"""``mesh-pilot certificate`` against a running control plane: the first certificate by a token, the next on its own."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ async def test_the_first_certificate_is_by_a_token_and_the_next_by_the_first(tmp
         assert renewed.code == 0, renewed.err
         after = own.leaf()
         assert after.serial_number != before.serial_number
-        assert after.public_key() != before.public_key(), "each certificate has a key of its own"
+        assert after.public_key() != before.public_key(), "each certificate has its own key"
         key = load_pem_private_key((own.out / "key.pem").read_bytes(), None)
         assert key.public_key() == after.public_key()
-        assert own.uses() == [1], "the renewal was no use of the token"
+        assert own.uses() == [1], "the renewal was not use of the token"
         assert {file.name for file in own.out.iterdir()} == modes.keys(), "nothing is left over"
 
 

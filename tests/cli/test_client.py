@@ -142,7 +142,10 @@ async def test_orders_reach_a_live_plane_and_each_mistake_is_one_line(place: Pat
         assert (await in_thread(run, "admin", "push", *admin)).output == "everything was sent again to 0 streams\n"
         for arguments, reason in (
             (("admin", "push", *web), "a change needs a token of role operate"),
-            (("admin", "push", *web, "--token-file", str(place / "viewer")), "bob has the role view"),
+            (
+                ("admin", "push", *web, "--token-file", str(place / "viewer")),
+                "this needs operate in some namespace, and bob has view",
+            ),
             (("admin", "push", *web, "--token-file", str(place / "two")), "there must be one token"),
             (("admin", "push", *web, "--token-file", str(place / "none")), "No such file"),
             (("admin", "push", "nobody", *admin), "no connected proxy is called 'nobody'"),

@@ -58,8 +58,16 @@ FREE = tuple(f"--{port}-addr=127.0.0.1:0" for port in ("grpc", "secure-grpc", "h
         (["--config-dir", "{there}", "--tls-cert", "a.pem"], 2, "needs both of --tls-cert and --tls-key"),
         (["--config-dir", "{there}", "--ca-consul-key", "ca"], 2, "needs an agent to ask: --consul-server-url"),
         (["--ca-consul-key", "ca", "--consul-server-url", "http://c:1"], 2, "would be stored in plaintext"),
-        (["--config-dir", "{there}", "--vault-addr", "vault:8200"], 2, "'vault:8200' is no URL of a Vault server"),
-        (["--config-dir", "{there}", "--vault-addr", "http://v", "--ca-dir", "ca"], 2, "exclude each other"),
+        (
+            ["--config-dir", "{there}", "--ca-signer", "{broken}"],
+            1,
+            "{broken}:1: kind: is missing; known: vault, ",
+        ),
+        (
+            ["--config-dir", "{there}", "--vault-addr", "http://v"],
+            2,
+            "--vault-addr is now a field of a file: --ca-signer",
+        ),
         (["--config-dir", "{there}", "--mesh-config", "{there}/nothing"], 1, "{there}/nothing: can't be read"),
         (["--config-dir", "{there}", "--mesh-config", "{broken}"], 1, "{broken}:2: connectTimeout:"),
         (["--config-dir", "{there}", "--networks-config", "{broken}"], 1, "{broken}:1: trustDomain: unknown"),
@@ -393,7 +401,7 @@ def test_an_envoy_bootstrap_is_written_from_flags() -> None:
     for wrong, says in (
         (("--ip", "10.1.1.1", "--tls-ca", "ca.pem"), "mutual TLS needs all of --tls-ca, --tls-cert and --tls-key"),
         (("--ip", "10.1.1.1", "--sds-dir", "sds"), "--sds-dir is for certificates"),
-        (("--ip", "notanip"), "'notanip' is no IP address, such as 10.1.1.1 or fd00::1"),
+        (("--ip", "notanip"), "'notanip' is not an IP address, such as 10.1.1.1 or fd00::1"),
     ):
         refused = mesh_pilot("envoy-bootstrap", "--id", "web-1", *wrong)
         assert (refused.code, refused.out) == (2, "")

@@ -169,6 +169,11 @@ async def test_a_mistake_is_one_line(run: Commands) -> None:
         (("delete", "svc/reviews"), 2, "service/reviews is not configuration"),
         (("delete",), 2, "name objects by KIND and NAME, or by FILE"),
         (("delete", "vs", "x", "-f", "-"), 2, "KIND and NAME exclude them"),
+        (("get", "se", "reviews.web"), 1, "there is no ServiceEntry reviews.web in namespace default"),
+        (("get", "se", "reviews.shop", "-n", "web"), 1, "there is no ServiceEntry reviews.shop in namespace web"),
+        (("describe", "svc", "reviews.web"), 1, "there is no service reviews.web"),
+        (("describe", "reviews.web"), 1, "there is nothing called reviews.web"),
+        (("describe", "reviews.shop"), 1, "reviews.shop may be service/shop/reviews.test, ServiceEntry/shop/reviews"),
         (("describe", "nothing"), 1, "there is nothing called nothing"),
         (("describe", "se"), 2, "name one ServiceEntry to describe"),
         (("describe", "svc", "ratings"), 1, "there is no service ratings"),
@@ -217,6 +222,8 @@ WAYS = (
     ("SERVICEENTRIES", "reviews", "--namespace=shop"),
     ("serviceentry.networking.istio.io/shop/reviews",),
     ("serviceentries.networking.istio.io", "reviews", "-n", "shop"),
+    ("se", "reviews.shop"),
+    ("se/reviews.shop",),
 )
 
 
@@ -228,12 +235,24 @@ async def test_an_object_is_named_alike_in_every_command(run: Commands) -> None:
         assert deleted.out == "ServiceEntry/shop/reviews deleted (dry run)\n", words
 
 
+async def test_an_object_whose_whole_name_has_a_dot_is_meant_before_one_in_a_namespace(run: Commands) -> None:
+    (run.folder / "b.yaml").write_text(RULE.replace("name: r,", "name: reviews,"))
+    (run.folder / "c.yaml").write_text(RULE.replace("name: r, namespace: shop", "name: reviews.shop"))
+
+    async def is_whole() -> bool:
+        return (await run("get", "dr", "reviews.shop", "-o", "name")).out == "DestinationRule/reviews.shop\n"
+
+    await eventually(is_whole, what="both are read")
+    assert (await run("get", "dr", "reviews", "-n", "shop", "-o", "name")).out == "DestinationRule/reviews\n"
+
+
 async def test_a_service_is_found_by_its_host_or_the_first_part_of_it(run: Commands) -> None:
     for words in (
         ("service", "reviews.test"),
         ("svc", "reviews", "-n", "shop"),
         ("services/reviews",),
         ("reviews.test",),
+        ("svc", "reviews.shop"),
     ):
         assert (await run("describe", *words)).out.startswith("Service reviews.test"), words
     listed = (await run("get", "services", "-A")).out.splitlines()

@@ -88,12 +88,19 @@ def test_datacenters_behind_one_agent_share_its_connections() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ("--consul-server-url ftp://x", "'ftp://x' is no address of a Consul agent"),
+        ("--consul-server-url ftp://x", "'ftp://x' is not an address of a Consul agent"),
         ("--consul-datacenter dc1", "needs an agent to ask"),
         ("--consul-server-url a --consul-server-url b --consul-datacenter c", "give one datacenter for each agent"),
-        ("--consul-default-protocol htpp", "'htpp' is no protocol"),
+        ("--consul-default-protocol htpp", "'htpp' is not a protocol"),
     ],
 )
 def test_what_can_not_be_meant_is_said(arguments: str, reason: str) -> None:
     with pytest.raises(click.UsageError, match=reason):
         settings(*arguments.split())
+
+
+def test_all_namespaces_at_once_are_refused() -> None:
+    with pytest.raises(click.UsageError, match="Consul's catalog does not say of which namespace a service is"):
+        settings("--consul-server-url", "http://a:8500", "--consul-namespace", "*")
+    with pytest.raises(click.UsageError, match="name one"):
+        settings("--consul-server-url", "http://a:8500", CONSUL_NAMESPACE="*")

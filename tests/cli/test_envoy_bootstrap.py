@@ -163,7 +163,7 @@ def test_envoy_itself_finds_nothing_wrong_with_it(
 
 
 def test_a_folder_is_watched_only_where_certificate_and_key_are_in_it_together(tmp_path: Path) -> None:
-    """Else Envoy watches each of the files by itself, which finds no exchange of a linked folder."""
+    """Else Envoy watches each of the files on its own, which finds no exchange of a linked folder."""
 
     def certificate(key: Path) -> object:
         tls = ClientTls(tmp_path / "ca.pem", tmp_path / "cert.pem", key, sds=tmp_path)
@@ -192,7 +192,7 @@ async def test_a_replaced_certificate_is_used_for_the_next_connection(
     send, receive = trio.open_memory_channel[int](math.inf)
 
     async def hang_up(stream: trio.SocketStream) -> None:
-        """A control plane that looks at the client's certificate and closes: Envoy comes again."""
+        """A control plane that looks at the client's certificate and closes: Envoy returns."""
         secure = trio.SSLStream(stream, server, server_side=True)
         await secure.do_handshake()
         certificate = secure.getpeercert()

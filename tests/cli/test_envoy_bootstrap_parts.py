@@ -82,7 +82,7 @@ def test_flags_of_envoy_are_in_the_line_that_starts_it_and_what_has_no_effect_is
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--proxy-config", "["), "this is no YAML"),
+        (("--proxy-config", "["), "this is not YAML"),
         (("--proxy-config", "{concurrency: two}"), "concurrency: expected a whole number, got the string 'two'"),
         (("--proxy-config", "{statsdUdpAddress: here}"), "statsdUdpAddress: 'here' is not host:port"),
         (

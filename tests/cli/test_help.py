@@ -89,7 +89,7 @@ def test_every_command_is_in_one_group() -> None:
     text = EVERY[0].get_help()
     for title, group in GROUPS.items():
         lines = text.partition(f"{title}:\n")[2].partition("\n\n")[0].splitlines()
-        assert [line.split()[0] for line in lines] == [*group], "each on a line of its own"
+        assert [line.split()[0] for line in lines] == [*group], "each on a separate line"
 
 
 @pytest.mark.parametrize("context", EVERY, ids=PATHS)

@@ -30,7 +30,7 @@ PROXY = f"{CLIENT.name}.{CLIENT.namespace}"
 
 
 class KeptSource(MemorySource):
-    """A source whose picture is kept, and that goes on from what it is given."""
+    """A source whose picture is kept, and that continues from what it is given."""
 
     place = "memory"
 
@@ -64,7 +64,7 @@ async def plane_of(source: KeptSource, folder: Path) -> AsyncIterator[ControlPla
 def test_a_pager_that_waits_holds_up_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
-    """While it prints, the file may be written, and the log beside it cut."""
+    """While it prints, the file may be written, and the log next to it cut."""
     monkeypatch.setattr("mesh_pilot.cli.lib.logs.configure", lambda *_: None)
     cut: list[tuple[int, int, int]] = []
     with running(tmp_path) as run:

@@ -98,11 +98,11 @@ def test_the_text_for_iptables_is_what_its_restore_reads() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["-b", "http"], "'http' is no port: write 80, 8000-8100 or several with commas between"),
-        (["-i", "10.0.0.0/33"], "'10.0.0.0/33' is no range of addresses"),
+        (["-b", "http"], "'http' is not a port: write 80, 8000-8100 or several with commas between"),
+        (["-i", "10.0.0.0/33"], "'10.0.0.0/33' is not a range of addresses"),
         (["-u", "no-such-user"], "there is no user 'no-such-user' on this machine: make it, or name another by -u"),
         (["-g", "no-such-group"], "there is no group 'no-such-group' on this machine"),
-        (["-c", "lo"], "'lo' is no network interface that can be excluded"),
+        (["-c", "lo"], "'lo' is not a network interface that can be excluded"),
         (["-p", "15006"], "outbound, inbound and DNS need a port each"),
         (["--redirect-dns", "--resolv-conf", "/nowhere"], "/nowhere: No such file or directory; give --resolv-conf"),
         (["--redirect-dns", "--resolv-conf", "/dev/null"], "names no name server whose queries could be captured"),

@@ -1,4 +1,4 @@
-"""Variables and flags of istiod: each is honoured or answered, and the page lists them all."""
+"""Variables and flags of istiod: each is honoured or answered, and the page lists those that set a flag."""
 
 from __future__ import annotations
 
@@ -15,28 +15,19 @@ from mesh_pilot.cli.discovery.istio_environment import Line, flag_hint, istio_na
 
 PAGE = Path(__file__).parents[2] / "docs" / "istio-environment.md"
 
+BEGIN = "These set a flag:\n\n"
 NAMES = istio_names()
 DEFAULTS = {option.name: option for option in command.params}
 
 
-def table() -> str:
-    """The tables of the page, as they should be."""
-    lines = ["| variable | flag |", "| --- | --- |"]
-    lines += [f"| `{name}` | `{flag}` |" for name, flag in sorted(NAMES.honoured.items())]
-    answers: dict[str, list[str]] = {}
-    for name in sorted(NAMES.answered):
-        answers.setdefault(NAMES.answered[name], []).append(f"`{name}`")
-    lines += ["", "| variables | here |", "| --- | --- |"]
-    lines += [f"| {', '.join(names)} | {answer} |" for answer, names in answers.items()]
-    lines += ["", "| flag of istiod | here |", "| --- | --- |"]
-    lines += [f"| `{theirs}` | {f'`{ours}`' if ours else 'not needed'} |" for theirs, ours in NAMES.flags.items()]
-    lines += [f"| `{theirs}` | {answer} |" for theirs, answer in NAMES.answered_flags.items()]
-    return "\n".join(lines) + "\n"
+def honoured() -> str:
+    """The list of the page, as it should be."""
+    return "".join(f"- `{name}`: `{flag}`\n" for name, flag in sorted(NAMES.honoured.items()))
 
 
-def test_the_page_has_every_variable_and_flag() -> None:
-    """Run this file to write the tables anew."""
-    assert PAGE.read_text(encoding="utf-8").endswith(table())
+def test_the_page_has_every_variable_that_sets_a_flag() -> None:
+    """Run this file to write the list again."""
+    assert PAGE.read_text(encoding="utf-8").endswith(BEGIN + honoured())
 
 
 def test_each_honoured_variable_and_flag_has_a_flag_of_ours() -> None:
@@ -130,7 +121,7 @@ def test_trust_is_not_widened_by_a_variable_of_istio() -> None:
     [
         ("JWT_RULE", "--jwt-rules"),
         ("TOKEN_AUDIENCES", "--kubernetes-token-audience"),
-        ("EXTERNAL_CA", "--vault-addr"),
+        ("EXTERNAL_CA", "--ca-signer"),
         ("ENABLE_LEADER_ELECTION", "--leader-election"),
         ("ROOT_CA_DIR", "--ca-dir"),
     ],
@@ -165,4 +156,4 @@ def test_any_other_flag_is_not_explained() -> None:
 
 if __name__ == "__main__":
     text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(text[: text.index("| variable | flag |")] + table(), encoding="utf-8")
+    PAGE.write_text(f"{text.partition(BEGIN)[0]}{BEGIN}{honoured()}", encoding="utf-8")

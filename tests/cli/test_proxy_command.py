@@ -290,6 +290,16 @@ def test_a_flag_wins_over_metadata_of_the_same_meaning(machine: Machine) -> None
     assert (written["INTERCEPTION_MODE"], written["AUTO_REGISTER_GROUP"]) == ("TPROXY", "b")
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [((), "split"), (("--sotw",), None), (("--metadata", "VIRTUAL_HOSTS=whole"), "whole")],
+)
+def test_an_envoy_with_delta_asks_for_separate_virtual_hosts_unless_told_otherwise(
+    machine: Machine, given: tuple[str, ...], said: str | None
+) -> None:
+    assert machine.settings(*given).node.metadata.get("VIRTUAL_HOSTS") == said
+
+
 def test_a_provided_certificate_counts_once_it_is_there(machine: Machine, tmp_path: Path) -> None:
     env = {"PROV_CERT": str(tmp_path)}
     assert machine.settings(env=env).credentials.certificate is None
@@ -327,6 +337,16 @@ def test_what_has_no_effect_is_said_once(machine: Machine) -> None:
     assert sum("ISTIO_META_CERT_SIGNER" in line for line in lines) == 1
     assert sum("proxyMetadata." in line for line in lines) == 1
     assert sum("proxyMetadata.BOOTSTRAP_XDS_AGENT" in line for line in lines) == 1
+
+
+def test_every_variable_without_effect_is_said_with_what_replaces_it(machine: Machine) -> None:
+    """The page does not list them: it refers to these lines."""
+    result = machine.run(
+        "--ip", "10.1.1.1", "--pilot", "a:1", "--plaintext", "--check", env=dict.fromkeys(ANSWERED, "1")
+    )
+    said = [line for line in result.stderr.splitlines() if "variable of istio has no effect" in line]
+    for name, reason in ANSWERED.items():
+        assert sum(f"variable={name} " in line and reason in line.replace('\\"', '"') for line in said) == 1, name
 
 
 def test_annotations_say_what_they_say_in_istio(machine: Machine) -> None:
@@ -468,15 +488,15 @@ def test_a_router_is_a_gateway(machine: Machine) -> None:
     [
         ("name: a\npilt: b", "proxy.yaml:2: there is no setting 'pilt'; did you mean pilot?"),
         ("tokenFile: b", "proxy.yaml:1: there is no setting 'tokenFile'; did you mean token-file?"),
-        ("name: [", ": this is no YAML"),
+        ("name: [", ": this is not YAML"),
         ("- name", "proxy.yaml:1: expected settings"),
         ("name: a\nname: b", "proxy.yaml:2: name is there already"),
         ("name:", "proxy.yaml:1: name has no value"),
         ("name: [a, b]", "proxy.yaml:1: name has one value"),
         ("\nstatus-port: 99999", "proxy.yaml:2: status-port: 99999 is not in the range"),
-        ("ip: 10.1.1", "proxy.yaml:1: ip: '10.1.1' is no IP address"),
+        ("ip: 10.1.1", "proxy.yaml:1: ip: '10.1.1' is not an IP address"),
         ("label: a=b", "proxy.yaml:1: label is an object"),
-        ("label:\n  a: [b]", "proxy.yaml:2: label a must be a text"),
+        ("label:\n  a: [b]", "proxy.yaml:2: label a must be a string"),
         (
             "proxy-config:\n  concurency: 1",
             "proxy.yaml:2: there is no field of a ProxyConfig 'concurency'; did",
@@ -502,9 +522,9 @@ PLANE = ("--ip", "10.1.1.1", "--pilot", "a:1", "--plaintext")
         (("--plaintext",), "no control plane: name one with --pilot, MESH_PILOT_PROXY_PILOT or pilot in the file"),
         (("--pilot", "a:1"), "save what mesh-pilot ca root prints"),
         (("--pilot", "a:1", "--tls-ca", "/nowhere/root.pem"), "No such file"),
-        ((*PLANE, "--ip", "10.1.1.300"), "no IP address"),
-        ((*PLANE, "--name", "a~b"), "--name: 'a~b' is no name"),
-        ((*PLANE, "--namespace", ""), "--namespace: '' is no name"),
+        ((*PLANE, "--ip", "10.1.1.300"), "not an IP address"),
+        ((*PLANE, "--name", "a~b"), "--name: 'a~b' is not a name"),
+        ((*PLANE, "--namespace", ""), "--namespace: '' is not a name"),
         ((*PLANE, "--status-port", "15021"), "--status-port and --readiness-port are both 15021"),
         ((*PLANE, "--admin-port", "0"), "0 is not in the range 1<=x<=65535"),
         (
@@ -515,7 +535,7 @@ PLANE = ("--ip", "10.1.1.1", "--pilot", "a:1", "--plaintext")
         ((*PLANE, "--cert-chain", "a"), "needs all of --cert-chain, --key and --root-cert"),
         ((*PLANE, "--token-file", "a", "--sds-socket", "b"), "--token-file and --sds-socket exclude each other"),
         ((*PLANE, "--proxy-config", "{concurrency: x}"), "--proxy-config: concurrency: expected a whole number"),
-        ((*PLANE, "--proxy-config", "["), "this is no YAML"),
+        ((*PLANE, "--proxy-config", "["), "this is not YAML"),
         ((*PLANE, "--annotation", "proxy.istio.io/config=x"), "annotation proxy.istio.io/config: expected an object"),
         ((*PLANE, "--run-dir", "/proc/nobody"), "/proc/nobody: "),
         ((*PLANE, "--state-dir", "/dev/null"), "/dev/null: "),
@@ -647,29 +667,26 @@ def test_every_setting_is_a_flag_a_variable_and_a_key() -> None:
     assert not HONOURED.keys() & ANSWERED.keys()
 
 
-def tables() -> str:
-    """The tables of the page, as they should be."""
-    lines = ["| variable | setting |", "| --- | --- |"]
+def variables() -> str:
+    """The variables with an effect; ``--check`` says what replaces the others."""
     rows = {**{name: f"`--{setting}`" for name, setting in HONOURED.items()}, **SPECIAL}
-    lines += [f"| `{name}` | {rows[name]} |" for name in sorted(rows)]
-    answers: dict[str, list[str]] = {}
-    for name in sorted(ANSWERED):
-        answers.setdefault(ANSWERED[name], []).append(f"`{name}`")
-    lines += ["", "| variables without effect | why, or what instead |", "| --- | --- |"]
-    lines += [f"| {', '.join(names)} | {answer} |" for answer, names in answers.items()]
-    return "\n".join(lines) + "\n"
+    return "".join(f"- `{name}`: {rows[name]}\n" for name in sorted(rows))
 
 
 def effects() -> str:
-    lines = ["| field | where it has an effect | |", "| --- | --- | --- |"]
-    lines += [f"| `{name}` | {place.value} | {text} |" for name, (place, text) in sorted(effects_of_fields().items())]
-    return "\n".join(lines) + "\n"
+    parts = []
+    for place in Place:
+        if place is not Place.NOWHERE:
+            rows = sorted(effects_of_fields().items())
+            lines = [f"- `{name}`{text and f': {text}'}\n" for name, (where, text) in rows if where is place]
+            parts.append(f"**{place.value}**\n\n{''.join(lines)}")
+    return "\n".join(parts)
 
 
-def settings_table() -> str:
-    lines = []
+def settings_list() -> str:
+    parts = []
     for title, flags in FLAGS.items():
-        lines += ["", f"| {title} | default | |", "| --- | --- | --- |"]
+        lines = [f"**{title}**\n"]
         for flag, attributes in flags:
             help_text, _, found = attributes["help"].partition("  [default: ")
             default = attributes.get("default", "")
@@ -677,12 +694,14 @@ def settings_table() -> str:
                 first, _, second = flag.partition("/")
                 found, default = (f"`{first if default else second}`" if second else "off"), ""
             text = f"`{default}`" if default != "" and default is not None else found.removesuffix("]")
-            name = " / ".join(f"`{part}`" for part in flag.split("/"))
-            lines.append(f"| {name}{', repeatable' if attributes.get('multiple') else ''} | {text} | {help_text} |")
-    return "\n".join(lines[1:]) + "\n"
+            name = "/".join(f"`{part}`" for part in flag.split("/"))
+            said = ", ".join(filter(None, (text, "repeatable" if attributes.get("multiple") else "")))
+            lines.append(f"- {name}{f' ({said})' if said else ''}: {help_text}")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
 
 
-PARTS = {"settings": settings_table, "variables": tables, "effects": effects}
+PARTS = {"settings": settings_list, "variables": variables, "effects": effects}
 
 
 def pieces(text: str, name: str) -> tuple[str, str, str]:
@@ -694,13 +713,13 @@ def pieces(text: str, name: str) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_the_page_has_every_setting_variable_and_field(name: str) -> None:
-    """``python -m tests.cli.test_proxy_command`` writes the tables anew."""
+    """``python -m tests.cli.test_proxy_command`` writes the lists again."""
     assert pieces(PAGE.read_text(encoding="utf-8"), name)[1] == PARTS[name]()
 
 
 def test_the_page_has_every_annotation_of_a_proxy_that_is_read() -> None:
-    rows = pieces(PAGE.read_text(encoding="utf-8"), "annotations")[1].splitlines()[2:]
-    named = [name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+    items = pieces(PAGE.read_text(encoding="utf-8"), "annotations")[1].splitlines()
+    named = [name for item in items for name in re.findall(r"`([^`]+)`", item.partition(": ")[0])]
     scraped = {f"{SCRAPED}{name}" for name in ("scrape", "port", "path")}
     read = {*READ_ELSEWHERE, *(f"{ANNOTATION}{name}" for name in READ), *scraped, SERVICE_ANNOTATION}
     assert sorted(named) == sorted(read)

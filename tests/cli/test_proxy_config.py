@@ -48,7 +48,7 @@ PLANE = {
 
 @attrs.frozen
 class Ran:
-    """A command that has ended."""
+    """A command that ended."""
 
     exit_code: int
     output: str

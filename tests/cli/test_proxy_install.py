@@ -33,7 +33,7 @@ def install(*flags: str) -> Result:
 
 
 def test_the_samples_are_what_it_prints() -> None:
-    """Run this file to write them anew."""
+    """Run this file to write them again."""
     for path, text in sample_files().items():
         assert (SAMPLES / path).read_text(encoding="utf-8") == text
 

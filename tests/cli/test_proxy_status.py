@@ -34,7 +34,7 @@ QUARANTINED = {
     "where": "config/edge.yaml:12",
     "fields": ["spec.http[0].match[0].uri.regex"],
     "since": "2026-11-22T10:00:00+00:00",
-    "served": "its last accepted version",
+    "served": "the last accepted version",
     "proxy": "web-1.shop",
     "type": "RDS",
     "resources": ["9080"],
@@ -208,7 +208,7 @@ def test_a_withheld_object_follows_the_table_once_with_its_line_and_its_stand_in
     assert told.splitlines() == [
         "VirtualService/shop/edge is withheld from web-1.shop, web-2.shop, web-3.shop and 2 more",
         "  config/edge.yaml:12, spec.http[0].match[0].uri.regex; since 2026-11-22T10:00:00+00:00; "
-        "served instead: its last accepted version",
+        "served instead: the last accepted version",
         "  web-1.shop refused RDS 9080: no argument for repetition operator",
     ]
     assert done.code == 1

@@ -79,7 +79,7 @@ def test_the_cluster_set_is_that_of_the_flag_or_of_istiods_variables(kubeconfig:
 
 def test_what_can_not_be_is_one_line(kubeconfig: str, tmp_path: Path) -> None:
     for arguments, words in (
-        (["--registries", "Eureka"], "'Eureka' is no registry: Consul, Kubernetes"),
+        (["--registries", "Eureka"], "'Eureka' is not a registry: Consul, Kubernetes"),
         (["--registries", "Consul"], "--registries names Consul: name a Consul with --consul-server-url"),
         (["--context", "two"], "--context needs --kubeconfig"),
         (["--kubeconfig", str(tmp_path / "nowhere")], "--kubeconfig: cannot read the kubeconfig"),

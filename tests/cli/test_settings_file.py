@@ -34,6 +34,7 @@ READERS = {
     "--consul-hold": "forever",
     "--log-level": "info,xds:debug",
     "--otel-traces": "http://127.0.0.1:4318",
+    "--otel-metrics": "http://127.0.0.1:4318",
     "--registries": "Kubernetes,Consul",
     "--rollout-canary": "5%",
     "--rollout-steps": "25,100",
@@ -44,7 +45,7 @@ READERS = {
     "--trusted-gateway-cidrs": "10.0.0.0/8",
     "--workers": "2",
 }
-"""A value of each flag that has a type of its own."""
+"""A value of each flag that has its own type."""
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,7 @@ def example(setting: Flag) -> str:
             return "127.0.0.1:17000"
         case FlagKind.WORDS:
             return "one,two"
-    return "off"  # a text that YAML would take for something else
+    return "off"  # a string that YAML would take for something else
 
 
 def every_flag(but: set[str]) -> list[str]:
@@ -126,10 +127,10 @@ def test_a_flag_wins_over_a_variable_that_over_istios_and_that_over_the_file(tmp
 
 
 def test_secrets_are_not_printed_but_the_setting_of_their_file_is_named() -> None:
-    found = printed("--consul-token", "hush", MESH_PILOT_VAULT_TOKEN="hush")
+    found = printed("--consul-token", "hush")
     assert "hush" not in found
-    for name in ("consul-token", "vault-token"):
-        assert f"# {name} is a secret, which is not printed: put it into a file, and name that as {name}-file" in found
+    name = "consul-token"
+    assert f"# {name} is a secret, which is not printed: put it into a file, and name that as {name}-file" in found
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_secrets_are_not_printed_but_the_setting_of_their_file_is_named() -> Non
         ("domain: a\ndomain: b\n", ":2: domain is there already, at "),
         ("config-file: other.yaml\n", ":1: there is no setting 'config-file'"),
         ("- domain\n", ":1: expected settings, each a line such as"),
-        ("domain: [\n", ": this is no YAML: "),
+        ("domain: [\n", ": this is not YAML: "),
         ("state-dir: a\nno-state: true\nconfig-dir: a\n", "--state-dir and --no-state exclude each other"),
     ],
 )

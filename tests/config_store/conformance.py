@@ -1,4 +1,4 @@
-"""What every config store does: each check gets an empty place of its own by another name of its object."""
+"""What every config store does: each check gets its own empty place by another name of its object."""
 
 from __future__ import annotations
 

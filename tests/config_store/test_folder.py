@@ -95,7 +95,7 @@ async def test_an_object_that_shares_its_file_is_refused_with_the_line_and_what_
     shared.write_text(f"{RULE}---\n{yaml.safe_dump(route())}")
     before = content(folder)
     with pytest.raises(
-        ConfigRefusal, match=r"all\.yaml:6, in a file with 1 other object: .*move it to a file of its own"
+        ConfigRefusal, match=r"all\.yaml:6, in a file with 1 other object: .*move it to a separate file"
     ):
         await ConfigFolder(folder).read(KEY, str(shared))
     with pytest.raises(ConfigRefusal):
@@ -118,7 +118,7 @@ async def test_a_broken_file_of_somebody_else_is_theirs_to_mend_and_our_own_can_
     theirs = folder / "reviews.yaml"
     theirs.write_text("kind: [")
     store = ConfigFolder(folder)
-    with pytest.raises(ConfigRefusal, match=r"reviews\.yaml:2: .*mend the file"):
+    with pytest.raises(ConfigRefusal, match=r"reviews\.yaml:2: .*fix the file"):
         await store.read(KEY, str(theirs))
 
     (folder / OWN).parent.mkdir()
@@ -144,7 +144,7 @@ async def test_nothing_outside_of_the_folder_is_read_or_written(folder: Path, tm
     (folder / "shop").unlink()
     (folder / "shop").mkdir()
     (folder / OWN).symlink_to(outside / "reviews.yaml")
-    with pytest.raises(ConfigRefusal, match="no plain file"):
+    with pytest.raises(ConfigRefusal, match="not a plain file"):
         await store.write(KEY, route(), None)
     assert sorted(content(outside)) == ["reviews.yaml"]
 
@@ -247,7 +247,7 @@ async def test_an_edit_by_hand_is_a_conflict_and_stays(folder: Path) -> None:
     store = ConfigFolder(folder)
     before = await store.write(KEY, route("1s"), None)
     (folder / OWN).write_text(yaml.safe_dump(route("5s")))
-    with pytest.raises(ConfigConflict, match=r"has changed meanwhile, in .*VirtualService\.reviews\.yaml"):
+    with pytest.raises(ConfigConflict, match=r"has changed since it was read, in .*VirtualService\.reviews\.yaml"):
         await store.write(KEY, route("2s"), before)
     assert yaml.safe_load((folder / OWN).read_text()) == route("5s")
 

@@ -1,4 +1,4 @@
-"""The folder of the API's configuration is that folder: one beside it whose name begins alike is not in it."""
+"""The folder of the API's configuration is that folder: one next to it whose name begins alike is not in it."""
 
 from __future__ import annotations
 

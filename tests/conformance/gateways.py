@@ -58,15 +58,15 @@ class Routers:
             # A namespace that ends takes no new objects.
             assert reply.is_success or reply.status_code == httpx.codes.FORBIDDEN, reply.text
 
-    def _ports(self, gateway: Object) -> list[int]:
-        """Of its listeners, and of those of its ListenerSets."""
+    def _ports(self, gateway: Object) -> list[tuple[int, str]]:
+        """Numbers and protocols of its listeners, and of those of its ListenerSets."""
         own = gateway["metadata"]["namespace"], gateway["metadata"]["name"]
-        ports = {_HEALTH, *_tcp(gateway)}
+        ports = {(_HEALTH, "TCP"), *_listened(gateway)}
         for (kind, namespace, _), found in self._objects.items():
             if kind == "ListenerSet":
                 ref = found["spec"]["parentRef"]
                 if (ref.get("namespace", namespace), ref["name"]) == own:
-                    ports |= _tcp(found)
+                    ports |= _listened(found)
         return sorted(ports)
 
     async def _pod_changed(self, event: str, pod: Object) -> None:
@@ -80,11 +80,12 @@ class Routers:
         await self.server.request("PATCH", path, {"status": status})  # which may be gone
 
 
-def _tcp(found: Object) -> set[int]:
-    return {each["port"] for each in found["spec"].get("listeners", ()) if each["protocol"] != "UDP"}
+def _listened(found: Object) -> set[tuple[int, str]]:
+    listeners = found["spec"].get("listeners", ())
+    return {(each["port"], "UDP" if each["protocol"] == "UDP" else "TCP") for each in listeners}
 
 
-def _deployed(gateway: Object, ports: list[int]) -> list[tuple[str, Object]]:
+def _deployed(gateway: Object, ports: list[tuple[int, str]]) -> list[tuple[str, Object]]:
     """Objects, with their paths."""
     name, own = f"{gateway['metadata']['name']}-{CLASS}", gateway["metadata"]["name"]
     owner = {"apiVersion": _API, "kind": "Gateway", "name": own, "uid": gateway["metadata"]["uid"]}
@@ -100,7 +101,10 @@ def _deployed(gateway: Object, ports: list[int]) -> list[tuple[str, Object]]:
     service = {
         "type": "LoadBalancer",
         "selector": labels,
-        "ports": [{"name": f"port-{port}", "port": port, "targetPort": port} for port in ports],
+        "ports": [
+            {"name": f"{protocol.lower()}-port-{port}", "port": port, "targetPort": port, "protocol": protocol}
+            for port, protocol in ports
+        ],
     }
     return [
         (

@@ -4,7 +4,7 @@
     await nursery.start(node.run)
 
 It knows what the conformance suite's Pods and our own have: images by name, environment, files, native sidecars, and
-one HTTP probe a container, after which the container stays ready. The Go program ``kubelet`` beside this answers
+one HTTP probe a container, after which the container stays ready. The Go program ``kubelet`` next to this answers
 exec and logs. In place of name servers, the Services are in every container's hosts file, and in place of kube-proxy
 the sidecars know them.
 """
@@ -53,7 +53,7 @@ async def follow(server: ApiServer, path: str, changed: Callable[[str, Object], 
         async for line in reply.aiter_lines():
             event = json.loads(line)
             await changed(event["type"], event["object"])
-    raise AssertionError(f"the watch of {path} has ended")
+    raise AssertionError(f"the watch of {path} ended")
 
 
 @attrs.frozen
@@ -75,7 +75,7 @@ class Node:
     folder: Path
     """Of each container: ``NAMESPACE/POD/CONTAINER``."""
     images: Mapping[str, Sequence[str]]
-    """What starts a container, by the last part of its image without the tag. A Pod of another image waits for ever."""
+    """What starts a container, by the last part of its image without the tag. A Pod of another image waits forever."""
     mounts: Mapping[str, Path]
     """Files that are in images."""
     _pods: dict[str, trio.CancelScope] = attrs.field(factory=dict, init=False)
@@ -189,7 +189,7 @@ class Node:
     # -- containers
 
     async def _begin(self, nursery: trio.Nursery, pod: Object, found: Object, place: Place, *, waits: bool) -> None:
-        """Start a container, and wait until its probe answers, or, without one, until an init container has ended."""
+        """Start a container, and wait until its probe answers, or, without one, until an init container ended."""
         argv, env, folder = await self._container(pod, found, place)
         log = folder / "log"
         log.touch()
@@ -211,6 +211,8 @@ class Node:
         volumes = {each["name"]: each for each in pod["spec"].get("volumes", ())}
         mounts = dict(self.mounts)
         for mount in found.get("volumeMounts", ()):
+            if Path(mount["mountPath"]) in Path(sys.base_prefix).parents:
+                continue  # CoreDNS's configuration at /root would cover a Python that is there
             volume = place.folder / "volumes" / mount["name"]
             if not volume.exists():
                 volume.mkdir(parents=True)

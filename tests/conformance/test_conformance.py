@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -85,7 +86,7 @@ async def conforming(folder: Path, programs: Path, controllers: Path) -> AsyncIt
         images = {
             "echo-basic": [str(programs / "echo-basic")],
             "echo-advanced": [str(programs / "server")],
-            "coredns": ["sh", "-c", "sleep infinity"],  # for UDPRoute, which is not supported
+            "coredns": [sys.executable, str(MODULE / "no_names.py")],
             "mesh-pilot": COMMAND,
         }
         mounts = {"/cert.crt": files.certificate, "/cert.key": files.key}

@@ -95,7 +95,7 @@ class Door:
         world.apply([*(Upsert(SOURCE, item) for item in self._fixed.values()), Synced(SOURCE)])
 
     async def start(self) -> None:
-        """Start the Envoys anew, in the way of this turn. Raises DoorError."""
+        """Start the Envoys again, in the way of this turn. Raises DoorError."""
         await self.stop()
         self._apply({})
         self.starts += 1
@@ -125,7 +125,7 @@ class Door:
     async def show(self, items: Iterable[Item]) -> tuple[Refusal, ...]:
         """What the Envoys refuse once the mesh is the fixed one with these objects over it, and no others.
 
-        An Envoy that ended is reported, and all are started anew.
+        An Envoy that ended is reported, and all are started again.
         """
         before = self.server.status.totals.rejects.total()
         self._apply({item_key(item): item for item in items})

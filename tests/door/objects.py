@@ -1,7 +1,7 @@
 """Random objects of a kind, as people write them, that validation accepts.
 
-A random message breaks some rule nearly always. So an object is mended: the field that a problem names is written
-anew, or left out, until nothing is wrong with the object.
+A random message breaks some rule nearly always. So an object is fixed: the field that a problem names is written
+again, or left out, until nothing is wrong with the object.
 """
 
 from __future__ import annotations
@@ -89,6 +89,9 @@ _USUAL: Mapping[str, Sequence[str]] = {
     "RequestLimit": ("rate",),
     "ConnectionLimit": ("rate",),
     "Rate": ("count",),
+    "GlobalRateLimit": ("service", "domain", "descriptors"),
+    "RateLimitServer": ("host", "port"),
+    "RateLimitDescriptor": ("entries",),
     "HealthCheck": ("host",),
     "HttpCheck": ("path",),
 }
@@ -119,7 +122,7 @@ def accepted(kind: str, document: Json) -> Candidate:
 
 
 def random_object(pick: random.Random, kind: str, name: str) -> Candidate | None:
-    """An object of a kind that validation accepts; None where mending does not succeed."""
+    """An object of a kind that validation accepts; None where fixing does not succeed."""
     values = Values(pick, pick.choice((0.0, 0.02, 0.05, 0.15)))
     writer = Writer(values)
     message = {MESH: MeshConfig, NETWORKS: MeshNetworks}.get(kind) or KINDS[kind].message
@@ -250,7 +253,7 @@ def _steps(path: str) -> Iterator[str | int]:
 
 
 def _mend(writer: Writer, root: Json, message: type[betterproto2.Message], problem: Problem, *, is_bare: bool) -> None:
-    """Write the field that a problem names anew, or leave it or what it is part of out."""
+    """Write the field that a problem names again, or leave it or what it is part of out."""
     steps = list(_steps(problem.path))
     if not is_bare:
         steps = steps[1:] if steps[:1] == ["spec"] else []

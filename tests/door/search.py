@@ -30,7 +30,7 @@ _OF_THE_MACHINE = (
 """Refusals that this machine causes: its addresses, ports, files and sockets."""
 
 _LEFT_TO_QUARANTINE = (
-    # Lua has a grammar of its own.
+    # Lua has its own grammar.
     "script load error",
     # These are not known from one resource: clusters, virtual hosts that are sent apart, what an Envoy has already.
     "unknown cluster",
@@ -48,7 +48,7 @@ _LEFT_TO_QUARANTINE = (
 """Refusals of resources with patches that no rule can foresee, or none should."""
 
 _RESTART_AFTER = 400
-"""Examples after which the Envoys are started anew, in the other variant."""
+"""Examples after which the Envoys are started again, in the other variant."""
 
 _SHAPES = 3
 """Findings of one class that are reduced field by field: they may come from different fields."""
@@ -58,7 +58,7 @@ _FRESH_COST = 4
 """Trials of one reduction; what one with Envoys just started counts as."""
 
 _LONG = 60
-"""Characters of a text above which it is shortened."""
+"""Characters of a string above which it is shortened."""
 
 
 @attrs.frozen
@@ -261,7 +261,7 @@ def _smaller_findings(finding: Finding) -> Iterator[Finding]:
 
 
 def _smaller(document: Json) -> Iterator[Json]:
-    """Copies of an object, each with something left out, then each with a text shortened; the largest parts first."""
+    """Copies of an object, each with something left out, then each with a string shortened; the largest parts first."""
     root = ["spec"] if "spec" in document else []
     places = sorted(_places(document, root), key=len)
     for path in places:

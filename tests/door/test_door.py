@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from tests.door.search import Totals, search
 from tests.support.binaries import require_binary
 
 SECONDS = 45.0
-"""The time of one search."""
+"""The most time of one search."""
 
 FEWEST = 10
 """Examples without which a search has shown nothing."""
@@ -57,5 +56,5 @@ async def test_what_validation_accepts_real_envoys_accept(
 @pytest.mark.parametrize("kind", NAMES)
 async def test_objects_of_one_kind_are_accepted_too(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = await findings(tmp_path, 0, [kind], examples=math.inf)
+    found = await findings(tmp_path, 0, [kind], examples=60)
     assert not found, found

@@ -75,7 +75,7 @@ def test_every_field_is_written_sooner_or_later(kind: str) -> None:
 
 
 class Picky:
-    """A door that refuses objects in which a text is found."""
+    """A door that refuses objects in which a string is found."""
 
     def __init__(self, wrong: str) -> None:
         self.wrong = wrong

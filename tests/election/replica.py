@@ -1,4 +1,4 @@
-"""A replica in a process of its own, whose task is to write down that it leads.
+"""A replica in a separate process, whose task is to write down that it leads.
 
     python -m tests.election.replica CONSUL-ADDRESS ID FILE TTL-SECONDS
 
@@ -47,7 +47,7 @@ async def main(address: str, name: str, file: Path, ttl_seconds: float) -> None:
 
 
 async def read(address: str) -> list[str]:
-    """The lines of the entry; raises httpx.HTTPError, for which the task is started again."""
+    """The lines of the entry; raises httpx.HTTPError, for which the task is restarted."""
     async with httpx.AsyncClient(base_url=address, trust_env=False, timeout=60) as client:
         reply = await client.get(f"/v1/kv/{KEY}", params={"raw": "", "consistent": ""})
         return reply.raise_for_status().text.splitlines() if reply.status_code != httpx.codes.NOT_FOUND else []

@@ -21,7 +21,7 @@ from tests.support.consul import Consul, cable, closed_consul, token_for
 from tests.support.envoy import eventually
 from tests.support.planes import running_plane
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("each_consul")]
 
 RULES = 'key_prefix "mesh-pilot/" { policy = "write" } session_prefix "" { policy = "write" }'
 """As docs/replicas.md has them."""
@@ -157,7 +157,7 @@ async def test_a_deleted_entry_and_one_that_is_rubbish_are_taken_as_they_are(tmp
         with pytest.raises(LockLost, match="deleted"):
             await one.confirm(holding)
         then = await play.acquired(other)
-        assert then.term > holding.term, "numbers grow although the entry began anew"
+        assert then.term > holding.term, "numbers grow although the entry began again"
 
 
 async def test_what_consul_refuses_is_one_line_with_the_reason(tmp_path: Path, free_ports: Ports) -> None:
@@ -197,7 +197,9 @@ async def test_replicas_are_listed_while_they_are_there(tmp_path: Path, free_por
         await eventually(listed("one", "three"), what="a deleted entry is put there again")
         await play.consul.put("mesh-pilot/replicas/someone", "rubbish")
         await play.consul.ask("PUT", f"/v1/session/destroy/{(await play.entry('mesh-pilot/replicas/one'))['Session']}")
-        await eventually(listed("one", "three"), what="so it is with its session; what no session holds is no replica")
+        await eventually(
+            listed("one", "three"), what="so it is with its session; what no session holds is not a replica"
+        )
         nursery.cancel_scope.cancel()
 
 
@@ -250,5 +252,5 @@ async def test_a_plane_without_its_consul_says_so_and_that_nobody_leads(tmp_path
             assert line.address in shown["trouble"]
             assert not shown["leads"] and shown["leader"] is None
             assert (await client.get(f"http://{plane.addresses.http}/ready")).status_code == 200
-            line.mend()
+            line.fix()
             await eventually(lambda: election.statistics().leads, what="it leads again")

@@ -280,7 +280,7 @@ async def test_a_duty_that_fails_is_started_again_and_costs_neither_the_lock_nor
     assert tries.count(11) > 2
     assert tries.count(-11) == 1, "what has returned is done"
     assert stage.told == ["begin 11"]
-    assert {line["duty"] for line in logs if line["event"] == "duty failed; it is started again"} == {"failing"}
+    assert {line["duty"] for line in logs if line["event"] == "duty failed; restarting it"} == {"failing"}
     assert stage.election.statistics().tasks == ("work", "failing", "done")
 
 
@@ -317,7 +317,7 @@ async def test_an_internal_error_costs_the_term_and_not_the_control_plane(
         await trio.sleep(TTL * 3)
     assert stage.told[-1] == "begin 12"
     assert Holding(11) in stage.lock.released
-    assert "internal error in leader election; it begins anew" in [line["event"] for line in logs]
+    assert "internal error in leader election; restarting it" in [line["event"] for line in logs]
 
 
 async def test_a_follower_says_whom_it_follows_once_for_each_term(stage: Stage, autojump_clock: MockClock) -> None:

@@ -56,7 +56,7 @@ class LeaseServer:
 
 @attrs.define(eq=False)
 class Stage:
-    """State: a server, and replicas each with a clock of its own, that the test moves."""
+    """State: a server, and replicas each with its own clock, that the test moves."""
 
     server: LeaseServer
     access: Access
@@ -174,7 +174,7 @@ async def test_a_write_whose_answer_is_lost_does_no_harm() -> None:
         play.server.double.lose("POST")
         with pytest.raises(LockError, match=r"127\.0\.0\.1"):
             await one.acquire()
-        assert await one.acquire() == Holding(2), "it holds it without knowing, and takes it anew"
+        assert await one.acquire() == Holding(2), "it holds it without knowing, and takes it again"
         play.server.double.lose("PUT")
         with pytest.raises(LockError):
             await one.renew(Holding(2))

@@ -144,13 +144,13 @@ async def test_a_leader_that_is_cut_off_stops_before_another_begins(tmp_path: Pa
         term, heir = await play.next_leader(term)
         assert heir != name
         assert play.replicas[name].says("not leading any more") == 1
-        play.replicas[name].cable.mend()
+        play.replicas[name].cable.fix()
         await eventually(lambda: play.replicas[name].says("following") >= 1, what="it follows")
         for each in play.replicas.values():
             each.cable.cut()
         await eventually(lambda: play.replicas[heir].says("not leading any more") == 1, what="nobody leads")
         for each in play.replicas.values():
-            each.cable.mend()
+            each.cable.fix()
         await play.next_leader(term)
         await play.check()
 
@@ -175,6 +175,6 @@ async def test_any_misfortune_in_any_order(tmp_path: Path, free_ports: Ports) ->
                 case 1:
                     replica.start()
                 case 2:
-                    replica.cable.mend()
+                    replica.cable.fix()
             name = heir
         await play.check()

@@ -100,7 +100,7 @@ def test_a_proxy_with_an_agent_gets_certificate_and_roots_there(metadata: dict[s
     for name in ("default", "ROOTCA"):
         assert named(name, AGENT) in body and named(name, ads) not in body
     assert b"file-cert:/c.pem~/k.pem" in body
-    assert b"sds-grpc" not in body.split(b"file-cert:/c.pem~/k.pem")[1][:60], "files are no secrets of the agent"
+    assert b"sds-grpc" not in body.split(b"file-cert:/c.pem~/k.pem")[1][:60], "files are not secrets of the agent"
 
 
 @pytest.mark.parametrize("metadata", WITHOUT)

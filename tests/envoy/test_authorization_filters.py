@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from envoy.config.listener.v3.listener_pb2 import Listener
+from envoy.extensions.filters.http.jwt_authn.v3.config_pb2 import JwtAuthentication
 from envoy.extensions.filters.http.rbac.v3.rbac_pb2 import RBAC as HttpRbac
 
 from mesh_pilot.envoy.filters.jwt_authn import UNUSABLE_JWKS
@@ -127,6 +128,16 @@ def test_a_policy_is_for_whom_it_selects(where: str, selected: bool) -> None:
     proxy = sidecar("10.3.3.3", node_type="router", namespace="edge", labels={"istio": "edge", GATEWAY_NAME: "front"})
     text = WEB + security("AuthorizationPolicy", "a", f"{where}action: DENY, rules: [{{}}]")
     assert guards(router_listeners(text, proxy)["0.0.0.0_80"], http=True) == [[RBAC] if selected else []]
+
+
+def test_of_rules_for_one_issuer_those_of_the_workloads_namespace_come_first() -> None:
+    text = security("RequestAuthentication", "a", "jwtRules: [{issuer: i, audiences: [edge]}]")
+    of_mesh = security("RequestAuthentication", "b", "jwtRules: [{issuer: i, audiences: [mesh]}]")
+    found = router_listeners(WEB + text + of_mesh.replace("namespace: edge", "namespace: istio-system"))
+    (chain,) = found["0.0.0.0_80"].filter_chains
+    (tokens,) = (f for f in manager(chain).http_filters if f.name == JWT)
+    providers = JwtAuthentication.FromString(tokens.typed_config.value).providers
+    assert [list(providers[f"origins-{index}"].audiences) for index in range(2)] == [["edge"], ["mesh"]]
 
 
 def test_nobodys_key_is_the_same_in_every_process() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from weakref import ref
 
 import attrs
 import pytest
@@ -49,6 +50,20 @@ def settle(stream: Stream) -> list[str]:
 @pytest.fixture
 def world() -> World:
     return world_of()
+
+
+def test_of_a_proxy_that_leaves_nothing_waits_for_a_collection(world: World) -> None:
+    catalog = WorldCatalog(world)
+    gc.collect()
+    gc.disable()
+    try:
+        stream = ask(catalog, LISTENER, ())
+        (opened,) = map(ref, catalog._open)
+        assert opened() is not None
+        stream.close()
+        assert opened() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("type_url", MADE_UP)

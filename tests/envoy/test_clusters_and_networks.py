@@ -190,7 +190,7 @@ def test_networks_have_the_gateways_that_services_say_they_are() -> None:
     def found() -> list[str]:
         return addresses(endpoints(world, sidecar(NETWORK="n1"), NAME))
 
-    # Each cluster has a gateway of its own.
+    # Each cluster has its own gateway.
     assert found() == ["10.1.0.1:80", "198.51.100.2:15443", "198.51.100.3:15443"]
     world.apply([Delete("west", ("service", GATEWAY, "istio-system"))])
     assert found() == ["10.1.0.1:80", "198.51.100.3:15443", "198.51.100.4:15443"]

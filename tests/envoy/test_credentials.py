@@ -157,12 +157,12 @@ def test_what_is_not_given_is_told_with_the_reason_and_the_proxies(capsys: pytes
         for entry in entries
         for proxy in entry["proxies"]
     }
-    nobody = "nothing vouches for who the proxy is; let it connect with a client certificate of its own"
+    nobody = "nothing vouches for who the proxy is; let it connect with its own client certificate"
     lacks = "it lacks what is asked for: a certificate with its key, or CA certificates"
     assert told == {
         **{("nobody.shop", name.removeprefix("kubernetes://")): nobody for name in names},
         ("edge.shop", "edge"): "it is of namespace istio-system and not granted to namespace shop",
-        ("edge.shop", "keys"): "its key is for gateways and not granted to shop/default",
+        ("edge.shop", "keys"): "the key is for gateways and not granted to shop/default",
         ("edge.shop", "keys-cacert"): lacks,
         ("edge.shop", "roots"): lacks,
         ("edge.shop", "bank/lost"): "there is none in namespace bank",
@@ -183,7 +183,7 @@ def test_a_guarded_credential_is_for_accounts_that_grants_name_and_for_gateways_
     guarded = Secret("edge", "shop", b"chain", KEY, b"ca", is_guarded=True)
     put(found, guarded)
     assert not is_given(found, router())
-    assert given(found, router(), f"{EDGE}-cacert") is not None, "CA certificates are no secret"
+    assert given(found, router(), f"{EDGE}-cacert") is not None, "CA certificates are not secret"
     put(found, attrs.evolve(guarded, grants=(Grant("shop", "edge"),)))
     assert is_given(found, router(account="edge"))
     assert is_given(found, workload(account="edge")), "as in istiod, whoever may read Secrets"

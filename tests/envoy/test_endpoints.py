@@ -12,7 +12,7 @@ from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from mesh_pilot.engine import Watch
 from mesh_pilot.envoy.endpoints.assignments import assignment
 from mesh_pilot.model.events import Endpoints, Upsert
-from mesh_pilot.model.service import Endpoint, Health, Port, Protocol, Service, ServiceKey
+from mesh_pilot.model.service import Endpoint, Health, Locality, Port, Protocol, Service, ServiceKey
 from mesh_pilot.world import World
 from tests.support.upstreams import addresses, eds, endpoints, outbound, target
 from tests.support.worlds import SOURCE, sidecar, update, world_of
@@ -236,6 +236,33 @@ def test_endpoints_that_drain_are_said_to_and_unhealthy_ones_are_left_out() -> N
     (locality,) = assigned.endpoints
     assert addresses(assigned) == ["10.2.1.0:80", "10.2.1.2:80"]
     assert locality.lb_endpoints[1].health_status == DRAINING
+
+
+def test_who_takes_over_for_a_service_comes_after_all_of_its_own_whatever_clients_prefer() -> None:
+    def at(last: int, region: str, rank: int = 0) -> Endpoint:
+        return Endpoint(f"10.2.1.{last}", 80, "http", locality=Locality(region), failover_rank=rank)
+
+    def priorities(world: World) -> dict[str, int]:
+        found = endpoints(world, sidecar(locality="eu"), NAME)
+        return {a: g.priority for g in found.endpoints for a in addresses(ClusterLoadAssignment(endpoints=[g]))}
+
+    own, third, second = (at(1, "eu"), at(2, "us")), (at(3, "eu", 3), at(2, "us", 3)), (at(4, "us", 1), at(5, "eu", 1))
+    world = registered(*third, *second, *own)
+    together = {"10.2.1.1:80": 0, "10.2.1.2:80": 0, "10.2.1.4:80": 1, "10.2.1.5:80": 1, "10.2.1.3:80": 2}
+    assert priorities(world) == together, "an address that is in two ranks is in the lower one"
+    update(world, rule("trafficPolicy: {outlierDetection: {}}"))
+    assert list(priorities(world).items()) == [
+        ("10.2.1.1:80", 0),
+        ("10.2.1.2:80", 1),
+        ("10.2.1.5:80", 2),
+        ("10.2.1.4:80", 3),
+        ("10.2.1.3:80", 4),
+    ]
+    update(world, rule("trafficPolicy: {loadBalancer: {localityLbSetting: {distribute: [{from: eu, to: {eu: 100}}]}}}"))
+    shared = dict(together)
+    del shared["10.2.1.2:80"]
+    assert priorities(world) == shared, "the share of a region is one of the service's own endpoints"
+    assert priorities(registered(*third)) == {"10.2.1.2:80": 0, "10.2.1.3:80": 0}
 
 
 def test_unhealthy_ones_are_sent_where_outliers_are_detected_so_that_failover_sees_them() -> None:

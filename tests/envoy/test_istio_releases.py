@@ -10,9 +10,11 @@ from google.protobuf.json_format import MessageToDict
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from tests.envoy.test_istio_differences import CLIENT, EDGE, FILES, WEB, Sent, config, gateway, service
 from tests.support.listeners import manager, tcp
+from tests.support.worlds import sidecar
 
 TCP_PORT = "{number: 9000, name: tcp, protocol: TCP}"
 TO_WEB = f"route: [{{destination: {{host: {WEB}}}}}]"
+SERVER = sidecar("10.1.1.1", name="web-1", namespace="shop")
 HTTP_SERVER = "{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}"
 OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
@@ -73,6 +75,47 @@ def test_a_subset_without_tls_of_its_own_has_that_of_the_rule() -> None:
 def test_a_proxy_header_goes_without_tls_too() -> None:
     found = cluster(service() + rule("tls: {mode: DISABLE}, proxyProtocol: {version: V2}"))
     assert found["transportSocket"]["name"] == "envoy.transport_sockets.upstream_proxy_protocol"
+
+
+def test_endpoints_get_requests_by_the_utilization_that_they_report() -> None:
+    text = service() + rule(
+        "loadBalancer: {simple: RANDOM}",
+        ", subsets: [{name: a, trafficPolicy: {loadBalancer: {backendUtilization: {}}}}, "
+        "{name: b, trafficPolicy: {loadBalancer: {backendUtilization: {weightStabilizationPeriod: 4s, "
+        "weightExpirationPeriod: 60s, weightUpdatePeriod: 2s, errorUtilizationPenaltyPercent: 150, "
+        "metricNamesForComputingUtilization: [named_metrics.queue]}}}}]",
+    )
+    assert "loadBalancingPolicy" not in cluster(text)
+    by_default, told = (
+        cluster(text, subset)["loadBalancingPolicy"]["policies"][0]["typedExtensionConfig"]["typedConfig"]
+        for subset in ("a", "b")
+    )
+    kind = "type.googleapis.com/envoy.extensions.load_balancing_policies.client_side_weighted_round_robin.v3"
+    assert by_default == {"@type": f"{kind}.ClientSideWeightedRoundRobin", "errorUtilizationPenalty": 0.0}
+    assert told == {
+        "@type": f"{kind}.ClientSideWeightedRoundRobin",
+        "blackoutPeriod": "4s",
+        "weightExpirationPeriod": "60s",
+        "weightUpdatePeriod": "2s",
+        "errorUtilizationPenalty": 1.5,
+        "metricNamesForComputingUtilization": ["named_metrics.queue"],
+    }
+
+
+@pytest.mark.parametrize(("threshold", "enforced"), [(60, 100), (0, 0)])
+def test_endpoints_are_ejected_for_their_share_of_failures(threshold: int, enforced: int) -> None:
+    found = cluster(service() + rule(f"outlierDetection: {{failurePercentageThreshold: {threshold}}}"))
+    detection = found["outlierDetection"]
+    assert detection["failurePercentageThreshold"] == threshold
+    assert detection["enforcingFailurePercentage"] == enforced
+
+
+@pytest.mark.parametrize("own", ["clientCertificate: /a.crt, privateKey: /a.key", "credentialName: own"])
+def test_roots_may_come_from_a_credential_of_another_name(own: str) -> None:
+    found = cluster(service() + rule(f"tls: {{mode: MUTUAL, {own}, caCertCredentialName: theirs}}"))
+    common = found["transportSocket"]["typedConfig"]["commonTlsContext"]
+    secret = common["combinedValidationContext"]["validationContextSdsSecretConfig"]["name"]
+    assert secret == "kubernetes://theirs-cacert"
 
 
 def test_http2_settings_count_for_connections_that_are_upgraded() -> None:
@@ -173,6 +216,46 @@ def test_of_two_virtual_services_for_a_host_on_sidecars_the_older_counts_delegat
 
 
 # -- listeners
+
+
+def test_a_server_has_curves_and_alpn_of_its_own() -> None:
+    own = "ecdhCurves: [P-384, P-384, brainpool], alpnProtocols: [http/1.1]"
+    server = "port: {{number: {0}, name: a{0}, protocol: HTTPS}}, hosts: ['*'], tls: {{mode: SIMPLE, {1}, {2}}}"
+    text = gateway("one", f"{{{server.format(443, FILES, own)}}}, {{{server.format(444, FILES, 'caCrl: /x')}}}")
+    sent = Sent(service() + text, EDGE, mesh="{tlsDefaults: {ecdhCurves: [P-256]}}")
+    found = [
+        MessageToDict(sent.get(LISTENER, f"0.0.0.0_{port}").filter_chains[0])["transportSocket"]["typedConfig"]
+        for port in (443, 444)
+    ]
+    contexts = [each["commonTlsContext"] for each in found]
+    assert [each["tlsParams"]["ecdhCurves"] for each in contexts] == [["P-384"], ["P-256"]]
+    assert [each["alpnProtocols"] for each in contexts] == [["http/1.1"], ["h2", "http/1.1"]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "sent"),
+    [
+        ("", {"retryOn": "reset-before-request", "numRetries": 2}),
+        ("defaultInboundHttpRetryPolicy: {}", None),
+        ("defaultInboundHttpRetryPolicy: {attempts: 3}", {"retryOn": "reset-before-request", "numRetries": 3}),
+        (
+            "defaultInboundHttpRetryPolicy: {attempts: 1, retryOn: 'reset,503', backoff: 0.2s, perTryTimeout: 1s}",
+            {
+                "retryOn": "reset,retriable-status-codes",
+                "retriableStatusCodes": [503],
+                "numRetries": 1,
+                "retryBackOff": {"baseInterval": "0.200s"},
+            },
+        ),
+    ],
+)
+def test_a_sidecar_asks_its_application_again_as_the_mesh_says(policy: str, sent: dict[str, Any] | None) -> None:
+    listener = Sent(service(), SERVER, mesh=f"{{{policy}}}").get(LISTENER, "virtualInbound")
+    chains = [chain for chain in listener.filter_chains if chain.filter_chain_match.destination_port.value == 80]
+    assert chains
+    for chain in chains:
+        (route,) = MessageToDict(manager(chain).route_config.virtual_hosts[0])["routes"]
+        assert route["route"].get("retryPolicy") == sent
 
 
 def test_servers_of_one_port_with_addresses_of_their_own_have_listeners_of_their_own() -> None:

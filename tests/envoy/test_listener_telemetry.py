@@ -48,11 +48,39 @@ def test_a_telemetry_without_providers_speaks_of_those_of_the_wider() -> None:
     assert logged(world) == [("file", "response.code >= 400")]
 
 
+def test_an_entry_without_providers_and_filter_leaves_the_filters_of_the_wider() -> None:
+    wider = """accessLogging: [{providers: [{name: file}], filter: {expression: "response.code >= 400"}}]"""
+    world = world_of(
+        telemetry("mesh", "istio-system", wider)
+        + telemetry("shop", "shop", "accessLogging: [{disabled: false}]")
+        + telemetry("web", "shop", "accessLogging: [{providers: [{name: file}]}]", "{app: other}")
+    )
+    assert logged(world) == [("file", "response.code >= 400")]
+
+
 def test_logs_can_be_disabled_for_one_side() -> None:
     world = world_of(telemetry("shop", "shop", "accessLogging: [{match: {mode: CLIENT}, disabled: true}]"))
     assert logged(world, TrafficSide.OUTBOUND) == []
     assert logged(world, TrafficSide.GATEWAY) == []
     assert logged(world, TrafficSide.INBOUND) == [("", "")]
+
+
+def test_of_telemetries_for_a_workload_the_younger_overrides_the_older() -> None:
+    older = telemetry("a", "shop", "accessLogging: [{providers: [{name: file}]}]", "{app: web}")
+    younger = telemetry(
+        "b",
+        "shop",
+        'accessLogging: [{filter: {expression: "response.code >= 400"}, providers: [{name: otel-als}]}]',
+        "{app: web}",
+    )
+    assert logged(world_of(older + younger)) == [("otel-als", "response.code >= 400")]
+
+
+def test_a_telemetry_for_one_side_leaves_the_default_providers_to_the_other() -> None:
+    clients_only = telemetry("shop", "shop", "accessLogging: [{match: {mode: CLIENT}, providers: [{name: otel-als}]}]")
+    world = world_of(clients_only, mesh="defaultProviders: {accessLogging: [file]}")
+    assert logged(world, TrafficSide.OUTBOUND) == [("otel-als", "")]
+    assert logged(world, TrafficSide.INBOUND) == [("file", "")]
 
 
 # -- what they look like

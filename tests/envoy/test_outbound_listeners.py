@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from mesh_pilot.engine import Watch
 from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
@@ -88,6 +89,14 @@ def test_an_undeclared_protocol_is_sniffed_at_the_services_address() -> None:
     assert tcp(listener.default_filter_chain).cluster == "outbound|7000||any.example"
     assert inspector_names(listener) == ["http_inspector"]
     assert listener.continue_on_listener_filters_timeout
+
+
+def test_the_time_for_detection_ends_no_wait_for_a_server_name() -> None:
+    services = service("any", "{number: 7000, name: what}", address="10.9.0.1") + service("s", port(443, "TLS"))
+    found = listeners(world_of(services, mesh="protocolDetectionTimeout: 1s"), client())
+    assert found["10.9.0.1_7000"].listener_filters_timeout.seconds == 1
+    assert inspector_names(found["0.0.0.0_443"]) == ["tls_inspector"]
+    assert found["0.0.0.0_443"].listener_filters_timeout == Duration()
 
 
 def test_a_headless_tcp_service_has_a_listener_at_each_endpoint() -> None:
@@ -488,7 +497,7 @@ def test_tls_routes_match_by_server_name_and_the_first_of_equals_counts() -> Non
     assert list(listener.filter_chains[0].filter_chain_match.server_names) == ["s.example"]
 
 
-def test_source_ip_hashing_idle_timeout_and_tunnel_of_a_rule_reach_the_tcp_proxy() -> None:
+def test_source_ip_hashing_timeouts_and_tunnel_of_a_rule_reach_the_tcp_proxy() -> None:
     rule = """
 ---
 apiVersion: networking.istio.io/v1
@@ -498,12 +507,13 @@ spec:
   host: db.example
   trafficPolicy:
     loadBalancer: {consistentHash: {useSourceIp: true}}
-    connectionPool: {tcp: {idleTimeout: 20s}}
+    connectionPool: {tcp: {idleTimeout: 20s, maxConnectionDuration: 1h}}
     tunnel: {targetHost: far.example, targetPort: 99, protocol: POST}
 """
     proxy = tcp(listeners(world_of(DB + rule), client())["10.9.0.1_5432"].filter_chains[0])
     assert proxy.hash_policy[0].HasField("source_ip")
     assert proxy.idle_timeout.seconds == 20
+    assert proxy.max_downstream_connection_duration.seconds == 3600
     assert proxy.tunneling_config.hostname == "far.example:99" and proxy.tunneling_config.use_post
 
 
@@ -639,6 +649,14 @@ def test_ports_at_which_the_sidecar_listens_for_captured_connections_are_its_own
     assert f"0.0.0.0_{number}" not in names(world, client())
     assert dropped(world, client()) == [(f"0.0.0.0_{number}", "", "a.example")]
     assert f"127.0.0.1_{number}" in names(world, client(INTERCEPTION_MODE="NONE"))
+
+
+@pytest.mark.parametrize("number", [15021, 15090])
+def test_ports_of_readiness_and_metrics_are_the_sidecars_own_at_the_wildcard_address(number: int) -> None:
+    world = world_of(service("a", port(number, "HTTP")) + service("b", port(number, "TCP"), address="10.2.0.9"))
+    assert f"0.0.0.0_{number}" not in names(world, client())
+    assert f"10.2.0.9_{number}" in names(world, client())
+    assert dropped(world, client()) == [(f"0.0.0.0_{number}", "", "a.example")]
 
 
 def test_a_listener_that_binds_its_port_is_another_than_one_of_captured_connections() -> None:

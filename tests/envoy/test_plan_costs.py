@@ -111,6 +111,22 @@ def test_what_comes_and_goes_costs_about_the_same_in_a_mesh_16_times_as_large(re
             assert more_calls.get(function, 0) == calls.get(function, 0) <= 4, (what, function)
 
 
+def test_no_sidecar_looks_at_all_virtual_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_keys: set[tuple[str, object]] = set()
+    read = Index.read
+
+    def noting(index: Index[Any, Any], key: Any) -> Any:
+        read_keys.add((index.name, key))
+        return read(index, key)
+
+    monkeypatch.setattr(Index, "read", noting)
+    client = Client(world_of(mesh(10)))
+    update(client.world, web(11))
+    client.look()
+    assert ("keeps_sessions", "mesh") in read_keys
+    assert ("virtual_services", "mesh") not in read_keys
+
+
 def test_the_number_of_shards_follows_the_mesh_and_costs_nobody_anything() -> None:
     world = world_of(mesh(60))
     client = Client(world)

@@ -142,7 +142,7 @@ def test_a_typed_struct_is_checked_as_the_type_that_it_stands_for() -> None:
     assert list(refusals(message_of(kind, of))) == ["typed_config.value.max_request_bytes: is missing"]
     struct["value"] = {"@type": {}, "max_request_bytes": "many"}
     (reason,) = refusals(message_of(kind, of))
-    assert reason.startswith("typed_config: its value is no envoy.extensions.filters.http.buffer.v3.Buffer: ")
+    assert reason.startswith("typed_config: the value is not of type envoy.extensions.filters.http.buffer.v3.Buffer: ")
     struct |= {"type_url": "type.googleapis.com/acme.Own"}
     assert list(refusals(message_of(kind, of))) == []
     struct |= {"type_url": "no type"}

@@ -128,7 +128,7 @@ REFUSED: Mapping[str, tuple[Json, str]] = {
     "OpenTelemetry": (open_telemetry(body={"string_value": BAD}), f"typed_config.body: {REASON}"),
     "attribute": (
         open_telemetry(attributes={"values": [{"key": "k", "value": {"int_value": "1"}}]}),
-        "attributes.k: has to be a text, or a list or map of texts",
+        "attributes.k: has to be a string, or a list or map of strings",
     ),
     "tag": (manager(tracing={"custom_tags": [{"tag": "a", "value": BAD}]}), f"custom_tags[0].value: {REASON}"),
     "operation": (manager(tracing={"operation": BAD}), f"tracing.operation: {REASON}"),
@@ -204,7 +204,7 @@ REFUSED: Mapping[str, tuple[Json, str]] = {
     "chains of one name": (
         {**tcp(), "filter_chains": [{**chain, "name": "a"} for chain in tcp()["filter_chains"] * 2],
          "filter_chain_matcher": {}},
-        "filter_chains: each needs a name of its own",
+        "filter_chains: each needs its own name",
     ),
     "health check of a route": (
         manager(route={"typed_per_filter_config": {"a": config(HEALTH_CHECK, pass_through_mode=True)}}),

@@ -59,6 +59,13 @@ def test_a_service_is_known_by_the_names_that_resolve_for_the_client() -> None:
     assert "web" not in other and "web.shop" in other and "web.shop.svc" in other
 
 
+@pytest.mark.parametrize("host", [f"{WEB}.example.com", "web.shop.svc.other.local", "web.shop.svc.evil.example"])
+def test_a_host_of_another_domain_has_no_short_names(host: str) -> None:
+    found = table(world_of(service(host) + service("web", age=1)), "80", sidecar(namespace="shop"))
+    assert list(found[f"{host}:80"].domains) == [host, f"{host}."]
+    assert {"web", "web.shop", "web.shop.svc"} <= set(found[f"{WEB}:80"].domains)
+
+
 def test_outside_of_a_cluster_short_names_are_what_a_host_does_not_share_with_the_clients_domain() -> None:
     text = service("web.service.consul") + service("a.b.service.consul") + service("example.com")
     world = world_of(text)
@@ -76,6 +83,13 @@ def test_a_domain_belongs_to_the_first_that_claims_it_whatever_its_case() -> Non
     assert "10.0.0.1" in found["old.example.com:80"].domains
     assert list(found["new.example.com:80"].domains) == ["new.example.com", "new.example.com."]
     assert len(found) == 3
+
+
+def test_a_host_that_ends_with_a_dot_competes_with_the_service_of_that_name() -> None:
+    found = table(world_of(service("web") + rule("dotted", f"{WEB}.")), "80", sidecar(namespace="shop"))
+    domains = [domain for host in found.values() for domain in host.domains]
+    assert len(domains) == len(set(domains))
+    assert f"{WEB}." in found[f"{WEB}.:80"].domains, "whoever spells it has it"
 
 
 def test_a_short_name_does_not_take_what_another_service_is_called() -> None:

@@ -1,4 +1,4 @@
-"""TLS of Gateway servers beside the mesh's ``tlsDefaults``: a server's own settings are not widened by them."""
+"""TLS of Gateway servers next to the mesh's ``tlsDefaults``: a server's own settings are not widened by them."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ QUIET = "accessLogging: [{disabled: true}]"
 
 
 def logs(world: World, namespace: str, name: str = "") -> bool:
-    """Whether proxies of a namespace, and of a Gateway where it is named, log anything."""
+    """True if proxies of a namespace, and of a Gateway where it is named, log anything."""
     labels = frozenset({(GATEWAY_NAME, name)}) if name else frozenset()
     side = TrafficSide.GATEWAY if name else TrafficSide.INBOUND
     return bool(access_loggers(world.view, PolicyContext(side, namespace, labels)))

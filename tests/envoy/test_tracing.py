@@ -89,6 +89,12 @@ def test_entries_of_one_telemetry_add_up_for_their_side() -> None:
     assert tracing_settings(world.view, context(TrafficSide.INBOUND)) is None
 
 
+def test_a_telemetry_about_clients_ends_the_mesh_configs_tracing_at_servers() -> None:
+    world = world_of(telemetry("shop", "shop", "tracing: [{match: {mode: CLIENT}, providers: [{name: zipkin}]}]"))
+    assert tracing_settings(world.view, context(TrafficSide.INBOUND)) is None
+    assert tracing_settings(world_of().view, context(TrafficSide.INBOUND)) is not None
+
+
 def otel(provider: str) -> OpenTelemetryConfig:
     return OpenTelemetryConfig.FromString(traced(provider).tracing.provider.typed_config.value)
 

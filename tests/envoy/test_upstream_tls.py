@@ -1,4 +1,4 @@
-"""TLS towards upstreams: mesh mTLS by itself, and what rules ask for."""
+"""TLS towards upstreams: mesh mTLS on its own, and what rules ask for."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ import mesh_pilot
 ROOT = Path(mesh_pilot.__file__).parent
 
 OWN_CLIENTS = {
-    "agent/health/checks.py": "the application beside the agent",
+    "agent/health/checks.py": "the application next to the agent",
     "agent/registration/local_agent.py": "the Consul agent of the machine",
-    "agent/status/scraping.py": "the application and the Envoy beside the agent",
+    "agent/status/scraping.py": "the application and the Envoy next to the agent",
     "kubernetes/apiserver/connections.py": "the API server of the kubeconfig",
     "cli": "servers that the command line names",
-    "ops/tracing/otlp.py": "the operator's collector",
-    "identity/signers/vault/client.py": "the operator's Vault",
+    "net/otlp": "the operator's collector",
+    "identity/signers/wire.py": "the operator's CA",
     "consul/client": "the operator's Consul",
 }
 """Files and folders with HTTP clients of their own, and whose server they ask. No author of objects can name these."""
@@ -41,5 +41,5 @@ def test_nothing_else_asks_servers_that_authors_of_objects_name() -> None:
 
 def test_bodies_are_not_decoded_before_their_size_is_known() -> None:
     assert found(DECODES_FIRST) <= {"agent/status/scraping.py"}, (
-        "of the application beside the agent, asked for identity"
+        "of the application next to the agent, asked for identity"
     )

@@ -83,7 +83,7 @@ class Example:
 
 
 def scenes(path: Path) -> Iterator[list[Example]]:
-    """The objects of a file; of several with one name each is in force in a scene of its own."""
+    """The objects of a file; of several with one name each is in force in its own scene."""
     objects = _examples(path)
     names = [each.name for each in objects]
     common = [each for each in objects if names.count(each.name) == 1]
@@ -124,7 +124,7 @@ class Trial:
         self.found = found
         """Fields that have shown an effect, or are said to have none, in this trial or before."""
         self.refused: set[Field] = set()
-        """Fields that have one value only, beside the other fields of an object."""
+        """Fields that have one value only, next to the other fields of an object."""
         self.items = [each.read(each.spec) for each in objects]
         self.base = mesh.seen_with(self.items)
 

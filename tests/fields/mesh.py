@@ -98,7 +98,7 @@ class Mesh:
         return dict(self._seen())
 
     def differs_with(self, items: Iterable[Item], base: Seen) -> bool:
-        """Whether they are sent something else with these objects."""
+        """True if they are sent something else with these objects."""
         self._apply(list(items))
         count = 0
         for key, version in self._seen():

@@ -28,8 +28,11 @@ _LOCAL = "envoy/test_clusters_and_networks.py::test_a_cluster_local_service_is_r
 _FAULTS = "istio/test_http_route_rules.py::test_a_rule_of_http_routes_is_kept_or_named"
 _KEYS = "envoy/test_legacy_listeners.py::test_keys_of_issuers_come_from_their_source"
 _SOURCES = "test_mcp_planes.py::test_config_sources_of_the_mesh_config_are_read"
+_ACME = "sources/test_acme.py::test_hosts_that_are_listed_take_the_place_of_those_of_gateways"
 _GROUPS = "world/test_workload_groups.py::test_an_entry_inherits_what_it_does_not_say_itself_whatever_comes_first"
 _ROLES = "mesh/test_legacy_roles.py"
+_REFUSED_SESSIONS = "envoy/test_sessions.py::test_users_write_sessions_in_the_gateway_apis_objects_alone"
+_SESSIONS = "envoy/test_sessions.py::test_the_only_backend_has_the_cookie_itself_by_default_with_a_name_of_the_rule"
 _UNKNOWN_FILTERS = (
     "gateway_api/test_routes.py::"
     "test_a_rule_without_backends_answers_500_and_a_filter_that_is_not_known_here_stops_a_route"
@@ -68,6 +71,14 @@ SHOWN_ELSEWHERE: Mapping[Field, str] = {
     "MeshConfig.hostOwners": (
         "world/test_host_door.py::test_an_object_of_another_namespace_is_refused_and_the_reason_says_what_to_do"
     ),
+    "MeshConfig.acme": _ACME,
+    "AcmeIssuer.directory": _ACME,
+    "AcmeIssuer.contacts": _ACME,
+    "AcmeIssuer.termsOfServiceAgreed": "istio/test_acme_rules.py::test_a_rule_holds",
+    "AcmeIssuer.caCertificates": _ACME,
+    "AcmeIssuer.credentials": _ACME,
+    "AcmeCredential.name": _ACME,
+    "AcmeCredential.hosts": _ACME,
     "LoadBalancerSettingsConsistentHashLbMagLev.tableSize": "envoy/test_clusters.py::test_consistent_hashing",
     "JwtRule.jwksUri": "sources/test_jwks.py::test_the_longest_timeout_of_those_who_want_the_same_keys_counts",
     "JwtRule.timeout": "sources/test_jwks.py::test_the_longest_timeout_of_those_who_want_the_same_keys_counts",
@@ -87,8 +98,14 @@ SHOWN_ELSEWHERE: Mapping[Field, str] = {
     "RbacConfig.enforcementMode": f"{_ROLES}::test_a_dry_run_is_of_a_binding_or_of_all",
     "HttpRouteFilter.extensionRef": _UNKNOWN_FILTERS,
     "GrpcRouteFilter.extensionRef": _UNKNOWN_FILTERS,
-    "UdpRouteSpec.rules": (
-        "gateway_api/test_routes.py::test_a_tls_route_is_narrowed_to_its_listener_and_a_tcp_route_has_one_for_all_hosts"
+    "HttpRoute.session": _REFUSED_SESSIONS,
+    "TrafficPolicy.session": _REFUSED_SESSIONS,
+    "HttpSession.cookie": _REFUSED_SESSIONS,
+    "SessionPersistence.absoluteTimeout": _SESSIONS,
+    "HttpSession.path": _SESSIONS,
+    "HttpSession.ttl": _SESSIONS,
+    "HttpSession.header": (
+        "envoy/test_sessions.py::test_each_of_several_backends_has_a_route_for_its_sessions_before_the_one_by_weight"
     ),
     "NetworkNetworkEndpoints.fromRegistry": (
         "envoy/test_clusters_and_networks.py::test_datacenters_are_networks_by_their_names"
@@ -122,13 +139,14 @@ ONE_VALUE = {
     "PolicyTargetReference.kind": "goes with the group",
     "HttpRouteFilter.type": "names the field that is set",
     "GrpcRouteFilter.type": "names the field that is set",
+    "HttpExternalAuthFilter.protocol": "names the field that is set",
     "HttpPathModifier.type": "names the field that is set",
     "SubjectAltName.type": "names the field that is set",
     "BackendTlsPolicyValidation.wellKnownCACertificates": "System is the only word",
     "ListenerTlsConfig.mode": "Passthrough is for TLS, Terminate for HTTPS",
     "GatewaySpecAddress.type": "the value is a host name",
 }
-"""Fields of which validation refuses any other value beside the other fields of the example, and why."""
+"""Fields of which validation refuses any other value next to the other fields of the example, and why."""
 
 ONE_WORD = {
     "RoleRef.kind": "a binding is of a ServiceRole, also where it does not say so",
@@ -140,13 +158,13 @@ ONE_WORD = {
 FOR_PEOPLE = {
     "SidecarPort.name": "a name; the protocol is in `protocol`",
     "StreamRouteRule.name": "a name of the rule",
-    "GatewayClassSpec.description": "a text",
+    "GatewayClassSpec.description": "a string",
     "NamespaceSpec.finalizers": "Kubernetes' own: set in each Namespace by the API server",
 }
 """Fields that say something to people or to Kubernetes; a warning would stand at nearly every object."""
 
 NOT_WALKED = {
-    "HttpRouteFilter.externalAuth": "a route with this filter is not accepted, and its status says so",
+    "HttpRoute.externalAuth": "made of the ExternalAuth filters of HTTPRoutes; refused in what users write",
     "EnvoyFilterEnvoyConfigObjectMatch.waypoint": "patches for waypoints are warnings",
 }
 """Fields whose message is not looked into, as nothing of it is carried out."""

@@ -1,6 +1,6 @@
 """Attacks that fill what there is only so much of: ``python limit_attacks.py PORT SECONDS ATTACK COUNT FOLDER``.
 
-What the plane ends comes again. FOLDER has ``own.pem``, the root, and ``1.pem`` and ``1.key``, a client's certificate.
+What the plane ends returns. FOLDER has ``own.pem``, the root, and ``1.pem`` and ``1.key``, a client's certificate.
 Prints one line of JSON at its end: how many connections or streams were begun, and with what reasons they ended.
 """
 

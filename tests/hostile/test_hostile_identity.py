@@ -1,4 +1,4 @@
-"""Floods of requests for certificates, and of callers who prove nothing, beside a good client: pushes go on."""
+"""Floods of requests for certificates, and of callers who prove nothing, next to a good client: pushes go on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Whoever fills what there is only so much of, connections, handshakes, streams, scopes or entries, keeps nobody out.
 
-Beside each attack there is a good client, which comes again and again from the same address, with an identity of its
+Next to each attack there is a good client, which returns and again from the same address, with an identity of its
 own where the port knows identities; ``/ready`` is asked on a new connection each time.
 """
 

@@ -1,4 +1,4 @@
-"""Attacks by requests of xDS beside a good client: pushes go on, memory comes back, the log is short."""
+"""Attacks by requests of xDS next to a good client: pushes go on, memory comes back, the log is short."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_who_refuses_for_ever_does_not_fill_the_log(here: Victim) -> None:
     before = metric(here.pilot, "mesh_pilot_xds_suppressed_log_lines")
     report = attacked(here, "nack_for_ever")
     assert len(report.log) < 60_000
-    assert report.log.count("NACK: what the proxy had before stays in force") == 20
+    assert report.log.count("NACK: what the proxy had before is kept") == 20
     assert metric(here.pilot, "mesh_pilot_xds_suppressed_log_lines") > before
 
 

@@ -1,7 +1,7 @@
 """Servers that the objects of one namespace name, each as bad as it can be: the others notice nothing.
 
-Every fetch that the plane makes by itself meets every misbehaviour of `tests.support.hostile_servers`, all of a kind at
-once, from the first start on: it is ready in time, pushes arrive, another namespace's keys and modules come, memory
+Every fetch that the plane makes on its own meets every misbehaviour of `tests.support.hostile_servers`, all of a kind
+at once, from the first start on: it is ready in time, pushes arrive, another namespace's keys and modules come, memory
 stays bounded, and ``SIGTERM`` ends it.
 """
 

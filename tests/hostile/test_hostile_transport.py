@@ -1,4 +1,4 @@
-"""Every attack on HTTP/2 beside a good client: pushes go on, memory comes back, the log is short."""
+"""Every attack on HTTP/2 next to a good client: pushes go on, memory comes back, the log is short."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def test_frames_that_are_too_large_or_too_many_end_the_connection(here: Victim, 
 
 
 def test_a_flood_over_a_hundred_connections(here: Victim) -> None:
-    attacked(here, "flood_by_many").assert_held()
+    # Each of them has its burst of frames (see net/rpc/budget.py) before it is cut off: a second or two for all.
+    attacked(here, "flood_by_many").assert_held(slack=3 * SLACK)
 
 
 def test_memory_is_back_after_all_that(here: Victim) -> None:

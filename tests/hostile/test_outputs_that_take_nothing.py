@@ -109,7 +109,7 @@ async def test_an_agent_serves_and_ends(
         await eventually(agent.is_ready, what="Envoy is ready")
         (envoy,) = agent.envoy_pids()
         os.kill(envoy, signal.SIGKILL)
-        await eventually(lambda: agent.envoy_pids() not in ([], [envoy]), what="Envoy is started again")
+        await eventually(lambda: agent.envoy_pids() not in ([], [envoy]), what="Envoy is restarted")
         await eventually(agent.is_ready, what="Envoy is ready again")
         state = await agent.state()
         if kind in ("full", "reader_gone"):

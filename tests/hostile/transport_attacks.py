@@ -1,4 +1,4 @@
-"""Attacks on HTTP/2, as a process of their own: ``transport_attacks.py PORT SECONDS ATTACK [CODE]``.
+"""Attacks on HTTP/2, as their own process: ``transport_attacks.py PORT SECONDS ATTACK [CODE]``.
 
 With CODE, floods go on until a GOAWAY with that error code has come, for 20 seconds more at most.
 
@@ -398,7 +398,7 @@ def many_streams_over_ten(attacker: Attacker) -> None:
 
 
 def refused_streams(attacker: Attacker) -> None:
-    """Streams beyond those that are allowed, for ever."""
+    """Streams beyond those that are allowed, forever."""
     attacker.flood(HELLO, _streams(1_000_000, asks=False))
 
 

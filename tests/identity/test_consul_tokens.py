@@ -172,7 +172,7 @@ async def test_answers_are_remembered_for_seconds_and_an_outage_is_said(tmp_path
                 with pytest.raises(AuthenticatorUnavailable):
                     await judge.authenticate(showing(other))
         assert len(lines) == 1 and other not in str(lines)
-        line.mend()
+        line.fix()
         assert await judge.authenticate(showing(other)) == WEB
 
 

@@ -1,4 +1,4 @@
-"""Foreign roots of the MeshConfig: in PEM or fetched, kept while they can't be had, gone when they are not named."""
+"""Foreign roots of the MeshConfig: in PEM or fetched, kept while they are not available, gone when not named."""
 
 from __future__ import annotations
 

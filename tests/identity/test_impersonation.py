@@ -1,4 +1,4 @@
-"""Ways to be somebody else: a whole plane, over real TLS, refuses each with a reason of its own that is counted."""
+"""Ways to be somebody else: a whole plane, over real TLS, refuses each with its own reason that is counted."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ CERTIFICATES = {
     "an alias that is not configured": domain("spiffe://old.example/ns/shop/sa/web"),
     "a trust domain that begins as ours": domain("spiffe://cluster.local.evil.example/ns/shop/sa/web"),
     "no name": names(dns=("web.shop.svc",)),
-    "a name that is no SPIFFE id": names("https://cluster.local/ns/shop/sa/web"),
+    "a name that is not an SPIFFE id": names("https://cluster.local/ns/shop/sa/web"),
     "two names": names(WEB, "spiffe://cluster.local/ns/other/sa/web"),
     "one name twice": names(WEB, WEB),
     "a name of another form": form("spiffe://cluster.local/shop/web"),
@@ -164,7 +164,7 @@ ADMIN = "spiffe://cluster.local/ns/shop/sa/admin"
 EVIL = "spiffe://evil.example/ns/shop/sa/web"
 
 FORWARDED = {
-    "a header of a stranger": forwarded("xfcc_stranger", "is no gateway that may", f"URI={WEB}"),
+    "a header of a stranger": forwarded("xfcc_stranger", "is not a gateway that may", f"URI={WEB}"),
     "a foreign name behind a gateway": forwarded("trust_domain", "not a trust domain", f"URI={EVIL}", by=EDGE),
     "no name behind a gateway": forwarded("spiffe_names", "no SPIFFE name", 'Hash=ab;Subject="CN=web"', by=EDGE),
     "two names behind a gateway": forwarded("spiffe_names", "2 SPIFFE names", f"URI={WEB};URI={ADMIN}", by=EDGE),

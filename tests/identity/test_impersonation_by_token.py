@@ -1,4 +1,4 @@
-"""Ways to be somebody else by a token: a whole plane, over real TLS, refuses each with a reason of its own."""
+"""Ways to be somebody else by a token: a whole plane, over real TLS, refuses each with its own reason."""
 
 from __future__ import annotations
 

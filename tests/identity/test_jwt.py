@@ -124,7 +124,7 @@ WRONG: Mapping[str, tuple[str, str]] = {
     "another audience": ("audience", token(aud=["kubernetes"])),
     "no audience": ("claim_missing", token(aud=None)),
     "an audience that is part of ours": ("audience", token(aud="mes")),
-    "an audience that is no text": ("claim_form", token(aud=[1])),
+    "an audience that is not a string": ("claim_form", token(aud=[1])),
     "an empty audience": ("audience", token(aud=[])),
     "another issuer": ("issuer", token(iss="https://evil.example.com")),
     "an issuer that begins as ours": ("issuer", token(iss=ISSUER + ".evil.example")),
@@ -133,7 +133,7 @@ WRONG: Mapping[str, tuple[str, str]] = {
     "NoNe": ("algorithm", plain({"alg": "NoNe"})),
     "a shared secret": ("algorithm", symmetric()),
     "an unknown algorithm": ("algorithm", plain({"alg": "RS1"})),
-    "an algorithm that is no text": ("algorithm", plain({"alg": ["ES256"]})),
+    "an algorithm that is not a string": ("algorithm", plain({"alg": ["ES256"]})),
     "a stranger's key": ("signature", token(STRANGER)),
     "a stranger's key in the header": ("signature", token(STRANGER, {"jwk": STRANGER.as_dict(private=False)})),
     "changed since": ("signature", changed()),
@@ -143,7 +143,7 @@ WRONG: Mapping[str, tuple[str, str]] = {
     "no end": ("claim_missing", token(exp=None)),
     "no beginning": ("claim_missing", token(iat=None)),
     "no subject": ("claim_missing", token(sub=None)),
-    "an end that is no time": ("claim_form", token(exp="never")),
+    "an end that is not a time": ("claim_form", token(exp="never")),
     "an end that is true": ("claim_form", token(exp=True)),
     "an infinite end": ("claim_form", token(exp=float("inf"))),
     "an end beyond floats": ("claim_form", token(exp=10**400)),
@@ -157,9 +157,9 @@ WRONG: Mapping[str, tuple[str, str]] = {
     "a logout token": ("token_type", token(header={"typ": "logout+jwt"})),
     "critical rules": ("token_form", plain({"alg": "ES256", "crit": ["b64"], "b64": False}, signature="AA")),
     "a header that is a list": ("token_form", plain(["alg"])),
-    "a header that is a text": ("token_form", plain("alg")),
+    "a header that is a string": ("token_form", plain("alg")),
     "claims that are a list": ("token_form", plain({"alg": "ES256"}, [])),
-    "a key id that is no text": ("token_form", plain({"alg": "ES256", "kid": 1})),
+    "a key id that is not a string": ("token_form", plain({"alg": "ES256", "kid": 1})),
     "no JSON": ("token_form", "a.b.c"),
     "not ASCII": ("token_form", "ä.ö.ü"),
     "nested deeply": ("token_form", base64.urlsafe_b64encode(b"[" * 9000).decode().rstrip("=") + ".e30."),
@@ -289,7 +289,7 @@ async def test_a_token_that_cannot_be_judged_is_not_called_wrong(autojump_clock:
     server = Server(FetchError("away"))
     judge = over(server)
     for _ in range(5):
-        with pytest.raises(AuthenticatorUnavailable, match="cannot be had now"):
+        with pytest.raises(AuthenticatorUnavailable, match="is not available now"):
             await judge.authenticate(showing(token()))
     assert server.asked == 1
     server.answer = key_set(EC)

@@ -157,9 +157,9 @@ async def test_an_answer_is_remembered_for_seconds_by_token(autojump_clock: trio
     ({"status": 403}, "system:auth-delegator"),
     ({"status": 401}, "system:auth-delegator"),
     ({"status": 500}, "answers 500"),
-    ({"body": b"<html>"}, "no API server"),
-    ({"body": b"[" * 100_000}, "no API server"),
-    ({"body": b'{"status": []}'}, "no API server"),
+    ({"body": b"<html>"}, "not an API server"),
+    ({"body": b"[" * 100_000}, "not an API server"),
+    ({"body": b'{"status": []}'}, "not an API server"),
     ({"body": b" " * 1_100_000}, "more than"),
     ({"hangs": True}, "no answer in 5 s"),
 ])  # fmt: skip

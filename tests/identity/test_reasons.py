@@ -11,7 +11,11 @@ import mesh_pilot
 CODE = Path(mesh_pilot.__file__).parent
 PAGE = (Path(__file__).parents[2] / "docs" / "authentication.md").read_text(encoding="utf-8")
 MODULES = (
-    *(f"identity/authenticators/{name}" for name in ("compact_token", "token_issuers", "issuer_keys", "jwt")),
+    *(
+        f"identity/authenticators/{name}"
+        for name in ("compact_token", "token_issuers", "issuer_keys", "jwt", "join_token")
+    ),
+    "identity/tokens/join_tokens",
     "kubernetes/identity/token_review",
     "consul/identity/authenticator",
 )

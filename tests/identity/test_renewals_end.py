@@ -198,7 +198,7 @@ async def test_the_open_streams_of_an_identity_end_with_it_and_others_stay(
             with trio.fail_after(60), pytest.raises((GRPCError, RpcError)):
                 while await cut.recv_message() is not None:
                     pass
-                raise RpcError("it has ended")
+                raise RpcError("it ended")
             with pytest.raises(GRPCError) as refused:
                 async with web.stream(evidence):
                     pass

@@ -1,4 +1,4 @@
-"""Claims of docs/security.md about keys, callers and files."""
+"""Claims of docs/security.md and docs/authentication.md about keys, callers and files."""
 
 from __future__ import annotations
 
@@ -40,17 +40,18 @@ def test_every_authenticator_is_in_the_table_of_evidence() -> None:
         names_of = (getattr(c, "name", None) for c in own if hasattr(c, "authenticate"))
         found |= {name for name in names_of if isinstance(name, str)}
     assert len(found) >= 3
-    table = rows(part("security.md", "## Who gets a private key", "## Cred"))
+    table = rows(part("authentication.md", "| authenticator |", "\n\n"))
     assert found <= {name for row in table for name in names(row[0])}
 
 
 def test_the_reasons_why_a_join_token_is_refused_are_those_of_the_code() -> None:
-    listed = {name for row in rows(part("security.md", "## Join tokens", "## What is on")) for name in names(row[0])}
+    table = rows(part("authentication.md", "| reason |", "| `disabled`"))
+    listed = {name for row in table if "join_token" in names(row[1]) for name in names(row[0])} | {"disabled"}
     assert listed == reasons(CODE / "tokens" / "join_tokens.py", CODE / "authenticators" / "join_token.py")
 
 
 def test_the_reasons_to_alert_on_are_given_by_some_authenticator() -> None:
-    text = part("security.md", "Alert on refusals", "## Mutual TLS")
+    text = part("security.md", "Alert on refusals", "are not accidents")
     assert names(text) - {"revoked"} <= reasons(*CODE.rglob("*.py"))
 
 

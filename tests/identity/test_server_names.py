@@ -68,7 +68,7 @@ def test_names_that_are_set_replace_all_others() -> None:
 
 
 async def is_known(address: str, root: Path, name: str) -> bool:
-    """Whether the certificate shown there is one for this name."""
+    """True if the certificate shown there is one for this name."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=root)
     context.set_alpn_protocols(["h2"])

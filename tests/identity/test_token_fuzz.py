@@ -1,4 +1,4 @@
-"""Tokens that nobody would send: each is refused as such, or is no evidence; there is no other exception."""
+"""Tokens that nobody would send: each is refused as such, or is not an evidence; there is no other exception."""
 
 from __future__ import annotations
 

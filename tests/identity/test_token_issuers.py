@@ -55,9 +55,9 @@ def test_a_rule_is_read_with_all_its_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rule", "says"), [
     ({}, ".issuer is missing"),
     ({"issuer": ISSUER}, ".audiences is missing"),
-    ({**BARE_RULE, "audiences": []}, ".audiences is not a list of texts"),
+    ({**BARE_RULE, "audiences": []}, ".audiences is not a list of strings"),
     ({**BARE_RULE, "fromHeaders": []}, ".fromHeaders is not known; there are issuer, audiences"),
-    ({**BARE_RULE, "issuer": 1}, ".issuer is not a text"),
+    ({**BARE_RULE, "issuer": 1}, ".issuer is not a string"),
     ({**BARE_RULE, "issuer": "kubernetes/serviceaccount"}, "give jwksUri, jwks or jwksFile"),
     ({**BARE_RULE, "issuer": "http://login.example.com"}, "is not https"),
     ({**BARE_RULE, "jwksUri": "http://login.example.com/keys"}, "is not https"),

@@ -95,7 +95,7 @@ def write_roots(folder: Path, trust: TrustStore) -> None:
 
 
 def bootstrap(folder: Path) -> dict[str, Any]:
-    """An Envoy that lets in clients as a sidecar does: names are matched beside the secret with the roots."""
+    """An Envoy that lets in clients as a sidecar does: names are matched next to the secret with the roots."""
     chain, key = OWN.leaf("spiffe://west.test/ns/shop/sa/server")
     (folder / "chain.pem").write_bytes(chain)
     (folder / "key.pem").write_bytes(key)

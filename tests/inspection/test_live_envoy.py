@@ -91,7 +91,7 @@ async def test_an_envoy_in_sync_has_no_difference_and_its_tables_name_the_lines(
 
 
 def reads(mesh: Fleet, tables: int) -> bool:
-    """Whether the proxies have requested so many route tables, and accepted all that they were sent."""
+    """True if the proxies have requested so many route tables, and accepted all that they were sent."""
     connections = mesh.plane.state.xds.status.connections()
     types = [each for connection in connections for each in connection.types]
     held = sum(each.subscription.resources for each in types if each.type_url == ROUTE)

@@ -45,7 +45,7 @@ def places(data: Any) -> list[tuple[Any, Any]]:
 
 
 def agrees(message: type[betterproto2.Message], data: object) -> bool:
-    """Whether both ways read the data, and alike; False where the short way leaves it."""
+    """True if both ways read the data, and alike; False where the short way leaves it."""
     short = read_fast(message, data)
     if short is None:
         return False

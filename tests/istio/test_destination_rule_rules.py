@@ -33,6 +33,13 @@ GENERAL = [
         "exportTo",
     ),
     Rule(
+        "",
+        {"host": "a", "workloadSelector": {"matchLabels": {"a": "b"}}, "exportTo": ["shop"]},
+        {"host": "a", "workloadSelector": {"matchLabels": {"a": "b"}}, "exportTo": ["shop", "bank"]},
+        'can only be "."',
+        "exportTo",
+    ),
+    Rule(
         "subsets",
         [{"name": "v1", "labels": {"version": "v1"}}],
         [{"labels": {"version": "v1"}}],
@@ -150,9 +157,9 @@ POLICIES = [
     ),
     Rule(
         f"{OUTLIERS}.outlierDetectionHttpErrorCodes",
-        [500],
-        [200],
-        "not an error status",
+        [100, 418, 599],
+        [99],
+        "not an HTTP status",
         f"{OUTLIERS}.outlierDetectionHttpErrorCodes[0]",
     ),
     warns(

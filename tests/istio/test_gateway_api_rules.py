@@ -29,8 +29,15 @@ INGRESS_PATH = {
 INGRESS: dict[str, Any] = {"rules": [{"http": {"paths": [INGRESS_PATH]}}]}
 
 R = "rules[0]"
+S = f"{R}.sessionPersistence"
+IN_HEADER = {"type": "Header"}
 F = f"{R}.filters[0]"
 P = "rules[0].http.paths[0]"
+
+
+def asked(**settings: object) -> list[dict[str, object]]:
+    """An ExternalAuth with these settings."""
+    return filtered("ExternalAuth", "externalAuth", {"protocol": "HTTP", "backendRef": TO, **settings})
 
 
 def filtered(type: str, field: str, settings: object) -> list[dict[str, object]]:
@@ -97,6 +104,20 @@ HTTP = [
     Rule(f"{R}.filters", filtered("CORS", "cors", {"allowOrigins": ["*"]}),
          filtered("CORS", "cors", {"allowOrigins": ["*", "http://a.test"]}), "can't be combined",
          f"{F}.cors.allowOrigins"),
+    *(Rule(f"{R}.filters", asked(**good), asked(**bad), said, f"{F}.externalAuth.{at}") for good, bad, said, at in (
+        ({"http": {}}, {}, "protocol HTTP needs it", "http"),
+        ({"http": {}}, {"http": {}, "grpc": {}}, "can't be set with protocol HTTP", "grpc"),
+        ({"http": {"path": "/a%20b"}}, {"http": {"path": "/a b"}}, "is not a path", "http.path"),
+        ({"http": {"allowedHeaders": ["a"]}}, {"http": {"allowedHeaders": ["a b"]}}, "is not a name",
+         "http.allowedHeaders[0]"),
+        ({"http": {}}, {"http": {"allowedResponseHeaders": ["a", "A"]}}, "is the same as",
+         "http.allowedResponseHeaders[1]"),
+        ({"protocol": "GRPC", "grpc": {}}, {"protocol": "GRPC", "grpc": {"allowedHeaders": [""]}}, "is missing",
+         "grpc.allowedHeaders[0]"),
+        ({"http": {}, "forwardBody": {"maxSize": 65535}}, {"http": {}, "forwardBody": {"maxSize": 65536}},
+         "is more than 65535 bytes", "forwardBody.maxSize"),
+        ({"http": {}}, {"http": {}, "backendRef": {"name": "a"}}, "a Service needs it", "backendRef.port"),
+    )),
     Rule(f"{R}.filters", filtered("RequestMirror", "requestMirror", {"backendRef": TO, "percent": 5}),
          filtered("RequestMirror", "requestMirror", {"backendRef": TO, "percent": 5, "fraction": {"numerator": 1}}),
          "only one of percent and fraction", f"{F}.requestMirror"),
@@ -118,7 +139,11 @@ HTTP = [
          "is longer than request", f"{R}.timeouts.backendRequest"),
     Rule(f"{R}.retry.codes", [500, 503], [500, 500], "is the same", f"{R}.retry.codes[1]"),
     warns("useDefaultGateways", ABSENT, "All", "has no effect"),
-    warns(f"{R}.sessionPersistence", ABSENT, {"type": "Cookie"}, "has no effect"),
+    warns(f"{S}.absoluteTimeout", ABSENT, "1h", "has no effect"),
+    warns(f"{S}.idleTimeout", ABSENT, "1h", "has no effect"),
+    Rule(f"{S}.sessionName", "shop", "a b", "is not a name"),
+    Rule(f"{S}.cookie.path", "/a", "/a;b", "is not a path"),
+    Rule(S, IN_HEADER | {"sessionName": "x"}, IN_HEADER | {"sessionName": "Host"}, "meaning", f"{S}.sessionName"),
 ]  # fmt: skip
 
 OTHERS = [

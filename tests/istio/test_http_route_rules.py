@@ -14,6 +14,7 @@ REDIRECT: dict[str, Any] = {"hosts": ["a.b"], "http": [{"redirect": {"uri": "/x"
 ANSWER: dict[str, Any] = {"hosts": ["a.b"], "http": [{"directResponse": {"status": 200}}]}
 
 MATCHES = [
+    Rule("http[0].externalAuth", ABSENT, [{"destination": {"host": "a"}}], "AuthorizationPolicy with action CUSTOM"),
     Rule("http[0].match[0].uri", {"prefix": ""}, {"regex": "("}, "RE2 takes: missing )"),
     Rule("http[0].match[0].uri", {"regex": "/a/[0-9]+"}, {"regex": "a(?=b)"}, "invalid perl operator: (?="),
     Rule("http[0].match[0].uri", {"regex": "(?i)/a"}, {"regex": r"(a)\1"}, r"invalid escape sequence: \1"),

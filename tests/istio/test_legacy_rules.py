@@ -101,7 +101,7 @@ CASES: list[tuple[str, str, dict[str, Any], Rule]] = [
         ),
     ),
     ("ServiceRoleBinding", "x", BINDING, Rule("subjects", [{"user": "*"}], [], "needs a subject")),
-    ("ServiceRoleBinding", "x", BINDING, warns("subjects[0]", {"user": "a"}, {}, "nobody")),
+    ("ServiceRoleBinding", "x", BINDING, warns("subjects[0]", {"user": "a"}, {}, "matches no client")),
     ("ServiceRoleBinding", "x", BINDING, Rule("roleRef", {"name": "reader"}, ABSENT, "exactly one")),
     ("ServiceRoleBinding", "x", BINDING, Rule("role", ABSENT, "reader", "exactly one")),
     ("ServiceRoleBinding", "x", BINDING, Rule("roleRef.kind", "ServiceRole", "ClusterRole", "of a ServiceRole")),

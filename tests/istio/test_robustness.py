@@ -14,8 +14,8 @@ from mesh_pilot.istio.kinds import KINDS, lookup
 from mesh_pilot.istio.reading.decode import Metadata, decode, decode_binary
 from mesh_pilot.istio.reading.mesh import decode_mesh
 from mesh_pilot.istio.reading.yaml import Document, load
-from mesh_pilot.istio.rules.names import is_ip
 from mesh_pilot.model.config import ConfigError, Origin
+from mesh_pilot.model.net import is_ip
 from tests.support.sample import examples
 
 ORIGIN = Origin("test")

@@ -64,7 +64,7 @@ REQUESTS = [
         "jwtRules[0]",
         {"issuer": "a", "jwks": KEYS},
         {"issuer": "a", "jwks": KEYS, "jwksUri": "https://a"},
-        "no effect beside jwks",
+        "no effect next to jwks",
         "jwtRules[0].jwksUri",
     ),
     Rule("jwtRules[0].timeout", "5s", "0s", "at least 1ms"),

@@ -103,6 +103,17 @@ def test_objects_that_have_such_a_field_are_in_force() -> None:
             },
             ["servers[0].defaultEndpoint", "servers[0].tls.tlsCertificates[0].caCertificates"],
         ),
+        (
+            "Sidecar",
+            {
+                "ingress": [
+                    {"port": {"number": 6379, "name": "a", "protocol": "REDIS"}, "connectionPool": {"http": {}}},
+                    {"port": {"number": 80, "name": "b", "protocol": "GRPC"}, "connectionPool": {"http": {}}},
+                    {"port": {"number": 81, "name": "c"}, "connectionPool": {"http": {}}},
+                ]
+            },
+            ["ingress[0].connectionPool.http"],
+        ),
         ("WorkloadGroup", {"template": {}, "metadata": {"annotations": {"a": "b"}}}, ["metadata.annotations"]),
         (
             "GatewayClass",

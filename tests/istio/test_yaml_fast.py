@@ -43,7 +43,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 
 def agrees(text: str) -> bool:
-    """Whether both ways read a text, and alike; False where the short way leaves it."""
+    """True if both ways read a string, and alike; False where the short way leaves it."""
     try:
         short = read_document(text)
     except (UncommonYamlError, NumberTooLongError):

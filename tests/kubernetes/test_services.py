@@ -1,4 +1,4 @@
-"""The services that Kubernetes objects form: following their changes ends where reading them anew does."""
+"""The services that Kubernetes objects form: following their changes ends where reading them again does."""
 
 from __future__ import annotations
 
@@ -493,5 +493,5 @@ def test_whatever_changes_in_whatever_order_the_items_are_those_of_the_last_stat
     ],
 )
 def test_what_has_to_be_a_text_and_is_none_is_refused(kind: str, fields: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match="is not a text"):
+    with pytest.raises(TypeError, match="is not a string"):
         read_object(kind, {"metadata": {"name": "a", "namespace": "b"}, **fields}, "cluster.local")

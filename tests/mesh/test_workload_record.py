@@ -118,6 +118,16 @@ SELECTING = {
     "LocalRateLimit": manifest(
         "LocalRateLimit", "core", "{selector: {matchLabels: {tier: core}}, http: {limits: [{rate: {count: 7}}]}}"
     ),
+    "GlobalRateLimit": manifest(
+        "GlobalRateLimit",
+        "core",
+        """
+        selector: {matchLabels: {tier: core}}
+        service: {host: limiter.test, port: 8081}
+        domain: shop
+        descriptors: [{entries: [{path: true}]}]
+        """,
+    ),
     "ProxyConfig": manifest("ProxyConfig", "core", "{selector: {matchLabels: {tier: core}}, concurrency: 7}").replace(
         "networking.istio.io/v1\n", "networking.istio.io/v1beta1\n"
     ),

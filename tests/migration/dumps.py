@@ -1,4 +1,4 @@
-"""The dumps beside this file, and migrations of texts, for tests."""
+"""The dumps next to this file, and migrations of texts, for tests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(texts: Mapping[str, str | bytes]) -> ForeignFiles:
 
 
 def migrate(system: str, text: str | bytes, **flags: Any) -> Migration:
-    """What becomes of a text of a mesh."""
+    """What becomes of a string of a mesh."""
     return convert(read({"dump": text}), system, {**DEFAULTS, **flags})
 
 

@@ -156,7 +156,7 @@ def test_every_kind_that_is_left_has_a_reason_and_unknown_ones_are_named() -> No
     found = of(entry("api-gateway", "edge"), entry("nonsense", "x"), {"hello": "world"})
     assert reasons(found) == {
         "api-gateway/edge": "listeners of Consul's API gateway",
-        "nonsense/x": "'nonsense' is no kind of config entry that is known",
+        "nonsense/x": "'nonsense' is not a kind of config entry that is known",
         "": "is nothing of Consul's",
     }
 

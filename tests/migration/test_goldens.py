@@ -1,4 +1,4 @@
-"""The folders that the dumps beside this file become, with their reports. To write them anew:
+"""The folders that the dumps next to this file become, with their reports. To write them again:
 
 python -m tests.migration.test_goldens
 """

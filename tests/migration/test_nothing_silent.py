@@ -1,4 +1,4 @@
-"""Every field of every foreign object is taken or listed; whatever a text holds, a migration ends, and lists it."""
+"""Every field of every foreign object is taken or listed; whatever a string holds, a migration ends, and lists it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_no_field_of_the_dumps_is_missed_in_silence(system: str, index: int, pat
     assert silent == []
 
 
-# -- whatever a text holds
+# -- whatever a string holds
 
 NAMES = ["spec", "to", "from", "default", "targetRef", "kind", "name", "tags", "conf", "networking", "inbound", "port",
          "http", "matches", "path", "value", "type", "metadata", "items", "data", "Kind", "Name", "Sources", "Splits",

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from mesh_pilot.app.access import is_closed, is_local
+from mesh_pilot.app.access import AccessFiles, is_closed, is_local
 from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.app.settings import StartError
 from mesh_pilot.net.http.connection import HttpLimits
@@ -29,11 +29,13 @@ from mesh_pilot.net.rpc.net import address_of
 from mesh_pilot.net.rpc.tls import server_tls
 from mesh_pilot.ops.access import sessions
 from mesh_pilot.ops.access.gate import Gate, names_this_machine
-from mesh_pilot.ops.access.roles import AccessError, AccessFile, AccessRules
+from mesh_pilot.ops.access.read_again import AccessError
+from mesh_pilot.ops.access.roles import AccessFile, AccessRules
 from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.ops.api.route import ApiRoute
 from mesh_pilot.ops.api.visitors import STILL_LET_IN, Role
 from tests.support.certificates import write_certificates
+from tests.support.envoy import eventually
 from tests.support.planes import settings
 
 VIEWER, OPERATOR = "a-token-that-may-view", "a-token-that-may-operate"
@@ -217,7 +219,7 @@ async def test_the_login_keeps_the_fragment_of_a_deep_link(tmp_path: Path) -> No
 async def test_who_was_let_in_is_asked_for_again_while_a_stream_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mesh_pilot.ops.access.roles.LOOK_SECONDS", 0)
+    monkeypatch.setattr("mesh_pilot.ops.access.read_again.LOOK_SECONDS", 0)
     (tmp_path / "tokens").write_text(FILE)
     scopes: list[Any] = []
 
@@ -256,7 +258,7 @@ async def test_over_tls_a_certificate_has_the_role_of_its_line(tmp_path: Path) -
             assert (await ask(*LOOK, client=stranger)).status_code == 401
             assert (await ask(*LOOK, client=stranger, headers=bearer(VIEWER))).status_code == 200
             assert (await ask(*LOOK, client=deploy)).status_code == 200
-            assert (await ask(*PUSH, client=deploy)).status_code == 403, "a browser sends certificates by itself"
+            assert (await ask(*PUSH, client=deploy)).status_code == 403, "a browser sends certificates on its own"
             assert (await ask(*PUSH, client=deploy, headers=OURS)).status_code == 200
             login = await ask("POST", "/login", client=stranger, data={"token": OPERATOR})
             assert "Secure" in login.headers["set-cookie"]
@@ -282,26 +284,35 @@ async def test_a_handshake_that_stalls_or_is_none_ends_its_connection(tmp_path: 
         await stream.aclose()
         known = ssl.create_default_context(cafile=str(files.ca))
         async with httpx.AsyncClient(trust_env=False, verify=known, timeout=60) as client:
-            assert (await ask("GET", "/ready", client=client)).status_code == 200
+
+            async def serves() -> bool:
+                return (await ask("GET", "/ready", client=client)).status_code == 200
+
+            # On a machine under load a good handshake may take longer than the limit, too.
+            await eventually(serves, what="the port serves the next client")
 
 
 def test_sessions_end_and_are_bounded() -> None:
     now = 0.0
     found = sessions.Sessions(lambda: now)
     first = found.begin(b"1")
-    assert found.digest(first) == b"1"
+    session = found.get(first)
+    assert session is not None and session.digest == b"1"
     for _ in range(sessions.MOST):
         last = found.begin(b"2")
-    assert found.digest(first) is None
+    assert found.get(first) is None
     now = sessions.HOURS * 3600.0
-    assert found.digest(last) is None
+    assert found.get(last) is None
 
 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
         ("view only-two-words", ":1: write ROLE TOKEN NAME"),
-        ("admin 0123456789abcdef me", "'admin' is no role; there are view and operate"),
+        ("admin 0123456789abcdef me", "'admin' is not a role; there are view, edit, operate"),
+        ("edit:Shop 0123456789abcdef me", "'Shop' is not the name of a namespace"),
+        ("edit: 0123456789abcdef me", "a namespace is missing after edit:"),
+        ("edit:shop, 0123456789abcdef me", "a namespace is missing after edit:"),
         ("view short me", "the token has less than 16 characters"),
         ("view sha256:abc me", "64 lower-case hexadecimal digits"),
     ],
@@ -316,14 +327,14 @@ def test_a_changed_file_is_read_and_a_wrong_one_is_not(
 ) -> None:
     path = tmp_path / "tokens"
     path.write_text(FILE)
-    monkeypatch.setattr("mesh_pilot.ops.access.roles.LOOK_SECONDS", 0)
+    monkeypatch.setattr("mesh_pilot.ops.access.read_again.LOOK_SECONDS", 0)
     file = AccessFile(path)
     path.write_text("nonsense")
     assert file.rules().of_token(VIEWER) is not None
     path.write_text("view another-token-for-all bob\n# longer")
     assert file.rules().of_token(VIEWER) is None
     assert [each["event"] for each in logs] == [
-        "tokens of the web port cannot be read; those before stay in force",
+        "tokens of the web port cannot be read; those before are kept",
         "tokens of the web port read again",
     ]
     with pytest.raises(AccessError, match="No such file"):
@@ -373,7 +384,7 @@ def test_a_port_at_several_addresses_is_open_only_if_all_of_them_are_of_this_mac
         (["127.0.0.1:80", "10.1.1.1:80"], True),
         ([], True),
     ):
-        assert is_closed(None, addresses) is closed
+        assert is_closed(AccessFiles(), addresses) is closed
 
 
 async def test_a_wrong_token_file_keeps_a_plane_from_starting_with_the_line(tmp_path: Path) -> None:

@@ -17,14 +17,15 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.requests import Request
 
 from mesh_pilot.model.json import as_json
-from mesh_pilot.ops.access.gate import Gate
+from mesh_pilot.ops.access.gate import Gate, Need
 from mesh_pilot.ops.api.app import BASE, api_routes
 from mesh_pilot.ops.api.paging import Paging
-from mesh_pilot.ops.api.visitors import Role
+from mesh_pilot.ops.api.visitors import Role, Scope, Visitor
 from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.command import Done, mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
+from tools import gen_api_docs
 
 pytestmark = pytest.mark.plane
 
@@ -126,6 +127,9 @@ async def test_who_asks_is_told_the_name_and_the_role(api: Api) -> None:
         "role": "view",
         "how": "loopback",
         "may_log_out": False,
+        "roles": {"*": "view"},
+        "subject": "",
+        "groups": [],
     }
 
 
@@ -139,7 +143,7 @@ async def test_methods_that_a_path_does_not_take_are_named(api: Api) -> None:
         assert (reply.status_code, reply.headers["allow"]) == (405, "GET, HEAD")
         assert reply.json()["error"] == "/api/v1/services takes GET, HEAD, not PUT"
         reply = await operator.post(f"http://admin{BASE}/logs", content=b"[" * 10_000)
-        assert (reply.status_code, "is no JSON" in reply.json()["error"]) == (400, True)
+        assert (reply.status_code, "is not JSON" in reply.json()["error"]) == (400, True)
         reply = await operator.post(f"http://admin{BASE}/logs", json={"level": "x", "reset": True})
         assert reply.status_code == 400
 
@@ -216,24 +220,44 @@ async def test_the_gate_asks_for_the_role_of_each_route(api: Api) -> None:
     for route in routes:
         path = BASE + re.sub(r"\{\w+(:\w+)?\}", "7", route.path)
         scope = {"type": "http", "method": route.method, "path": path, "headers": [], "query_string": b""}
-        assert gate.role_for(Request(scope)) is route.role, path
-    for method, path, role in (
-        ("GET", "/debug/nothing", Role.VIEW),
-        ("POST", "/api/v1/nothing", Role.OPERATE),
-        ("PUT", "/scopez", Role.OPERATE),
-        ("DELETE", "/", Role.OPERATE),
+        need = gate.need_of(Request(scope))
+        assert (need.role, need.scope) == (route.role, route.scope), path
+    for method, path, role, where in (
+        ("GET", "/", Role.VIEW, Scope.ANY),
+        ("GET", "/page/app.js", Role.VIEW, Scope.ANY),
+        ("GET", "/debug/nothing", Role.VIEW, Scope.ALL),
+        ("GET", "/page/../debug/configz", Role.VIEW, Scope.ANY),
+        ("POST", "/api/v1/nothing", Role.OPERATE, Scope.ALL),
+        ("PUT", "/scopez", Role.OPERATE, Scope.ALL),
+        ("DELETE", "/", Role.OPERATE, Scope.ALL),
     ):
         scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
-        assert gate.role_for(Request(scope)) is role, path
+        need = gate.need_of(Request(scope))
+        assert (need.role, need.scope) == (role, where), path
+
+
+async def test_no_route_is_without_a_role_and_a_place_where_it_counts(api: Api) -> None:
+    described = await api.get("/openapi.json")
+    operations = [each for methods in described["paths"].values() for each in methods.values()]
+    assert all(each["x-role"] in [*Role] and each["x-scope"] in [*Scope] for each in operations)
+    routes = api_routes(api.plane.state)
+    assert len(operations) == len(routes)
+    for route in routes:
+        need = Need(route.role, route.scope, "shop" if "{namespace}" in route.path else "")
+        assert need.is_met_by(Visitor("all", {"*": route.role}, "token"))
+        is_for_all = route.scope is Scope.NONE
+        assert is_for_all == (route.path == "/login"), f"{route.path} is for everybody"
+        assert (route.scope is Scope.NAMESPACE) == ("{namespace}" in route.path), route.path
+        assert route.scope is not Scope.PROXY or any(each.is_proxy for each in route.parameters), route.path
+        assert is_for_all or not need.is_met_by(Visitor("without a role", {}, "token")), route.path
+        elsewhere = Visitor("of another namespace", {"bank": Role.OPERATE}, "token")
+        assert need.is_met_by(elsewhere) is (route.scope in (Scope.NONE, Scope.ANY, Scope.PROXY)), route.path
+        if route.role is not Role.VIEW:
+            assert not need.is_met_by(Visitor("a viewer", {"*": Role.VIEW}, "token")), route.path
 
 
 async def test_the_documentation_has_every_route_and_no_other(api: Api) -> None:
-    rows = [
-        f"| `{route.method} {re.sub(r':[a-z]+}', '}', route.path)}` | {route.role} | {route.summary} |"
-        for route in sorted(api_routes(api.plane.state), key=lambda route: (route.path, route.method))
-    ]
-    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
-    assert re.findall(r"^\| `[A-Z]+ .*$", page, re.MULTILINE) == rows, "\n".join(rows)
+    assert gen_api_docs.LIST.findall(gen_api_docs.PAGE.read_text()) == [gen_api_docs.items(api_routes(api.plane.state))]
 
 
 async def test_a_list_comes_in_pieces_without_gaps_or_repetitions() -> None:

@@ -163,7 +163,7 @@ def test_an_object_that_cannot_be_reported_on_costs_itself(monkeypatch: pytest.M
     assert told.changes.statistics().config_events["ServiceEntry", "add"] == 1
     events = [line["event"] for line in logged]
     assert "cannot report on a changed object; it is in force" in events
-    assert "config refused; its last good version stays in force" in events
+    assert "config refused; its last good version is kept" in events
 
 
 def test_a_refused_object_is_said_to_stay_in_force_only_if_there_is_a_good_version(logged: list[Any]) -> None:
@@ -175,13 +175,13 @@ def test_a_refused_object_is_said_to_stay_in_force_only_if_there_is_a_good_versi
     told.publish(Upsert("files", entry("a.test")), Accepted("files", ORIGIN.location))
     logged.clear()
     told.publish(REFUSED, garbage)
-    assert {line["event"] for line in logged} == {"config refused; its last good version stays in force"}
+    assert {line["event"] for line in logged} == {"config refused; its last good version is kept"}
 
 
 def test_warnings_about_what_is_in_force_are_counted_by_kind() -> None:
     told = Told()
     idle, old = (
-        Problem("spec.a", "has no effect: nobody reads it", Severity.WARNING),
+        Problem("spec.a", "has no effect: no process reads it", Severity.WARNING),
         Problem("spec.b", "is deprecated: use c", Severity.WARNING),
     )
     told.publish(
@@ -219,4 +219,4 @@ spec: {url: "file:///none.wasm"}
     world.apply([Upsert("wasm", WasmModule(ModuleRef("file:///none.wasm"), trouble="no such file"))])
     (line,) = warnings(world)
     assert (line.object, line.where, line.field) == ("WasmPlugin/shop/idle", "test.yaml:2", "spec.url")
-    assert line.reason == "the module can't be had: no such file; traffic is denied (failStrategy)"
+    assert line.reason == "cannot fetch the module: no such file; traffic is denied (failStrategy)"

@@ -228,7 +228,7 @@ async def test_an_object_that_is_elsewhere_is_changed_there(store: Store, tmp_pa
     (store.folder / "both.yaml").write_text(f"{RULE}---\n{yaml.safe_dump(route('5s', name='shared'))}")
     await eventually(lambda: store.plane.state.world.statistics().configs.get("DestinationRule") == 1)
     refused = await store.ask("PUT", "/config/vs/shop/shared", body=route("6s", name="shared"), status=409)
-    assert "both.yaml:" in refused["error"] and "move it to a file of its own" in refused["error"]
+    assert "both.yaml:" in refused["error"] and "move it to a separate file" in refused["error"]
 
     assert (await store.ask("GET", "/config/se/shop/reviews"))["in_store"] is True
     changed = SERVICE.replace("9080", "9081")

@@ -1,4 +1,4 @@
-"""Pages stay readable whatever the mesh contains: names that are no Unicode, deep nesting, very many problems."""
+"""Pages stay readable whatever the mesh contains: names that are not Unicode, deep nesting, very many problems."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BYTES = b"caf\xe9".decode("utf-8", "surrogateescape")
 
 
 class Nonsense:
-    """A source of events given to it, with a name that is no Unicode."""
+    """A source of events given to it, with a name that is not Unicode."""
 
     def __init__(self, *events: Event) -> None:
         self.name = BYTES
@@ -79,7 +79,7 @@ async def every_page(plane: ControlPlane, *more: str) -> dict[str, str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder, and a file in it, whose names are no Unicode."""
+    """A folder, and a file in it, whose names are not Unicode."""
     folder = Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9"))
     folder.mkdir()
     bad = SERVICE.replace("9080", "many").replace("reviews", "bad")

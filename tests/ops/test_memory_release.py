@@ -2,63 +2,34 @@
 
 from __future__ import annotations
 
-import attrs
-
-from mesh_pilot.ops.process.memory import ALL, FREED_ENOUGH, OBJECTS_A_STREAM, WORTH_A_COLLECTION, YOUNG, MemoryRelease
-
-STREAMS = 100
-BLOCKS = int(STREAMS * OBJECTS_A_STREAM / WORTH_A_COLLECTION)
-
-
-@attrs.define
-class Done:
-    """What was done; collections find so much."""
-
-    found: int = 0
-    trims: int = 0
-    collections: list[int] = attrs.Factory(list)
-
-    def collect(self, generation: int) -> int:
-        self.collections.append(generation)
-        return self.found
-
-    def trim(self) -> None:
-        self.trims += 1
-
-    def release(self) -> MemoryRelease:
-        return MemoryRelease(collect=self.collect, trim=self.trim, blocks=lambda: BLOCKS)
+from mesh_pilot.ops.process.memory import FREED_ENOUGH, MemoryRelease
 
 
 async def test_little_that_is_freed_is_left_for_the_next() -> None:
-    done = Done()
-    release = done.release()
-    for _ in range(10):
-        await release.release(freed=10, streams=STREAMS - 1)
-    assert (done.trims, done.collections) == (0, [])
+    trims: list[None] = []
+    release = MemoryRelease(lambda: trims.append(None))
+    for streams in range(1, 11):
+        await release.release(freed=10, streams=streams)
+    assert trims == []
 
 
-async def test_much_that_is_freed_is_given_back_without_a_collection() -> None:
-    done = Done()
-    release = done.release()
+async def test_much_that_is_freed_is_given_back_once() -> None:
+    trims: list[None] = []
+    release = MemoryRelease(lambda: trims.append(None))
     await release.release(freed=FREED_ENOUGH - 1, streams=0)
+    assert len(trims) == 0
     await release.release(freed=1, streams=0)
     await release.release(freed=1, streams=0)
-    assert (done.trims, done.collections) == (1, [])
+    assert len(trims) == 1
 
 
-async def test_after_an_exodus_what_is_in_cycles_is_collected_once() -> None:
-    done = Done()
-    release = done.release()
+async def test_an_exodus_is_given_back_once() -> None:
+    trims: list[None] = []
+    release = MemoryRelease(lambda: trims.append(None))
     for _ in range(3):
-        await release.release(freed=0, streams=STREAMS)
-    assert (done.trims, done.collections) == (1, [YOUNG, ALL])
-
-
-async def test_all_is_not_looked_at_if_the_young_were_it() -> None:
-    done = Done(found=STREAMS * OBJECTS_A_STREAM)
-    await done.release().release(freed=0, streams=STREAMS)
-    assert done.collections == [YOUNG]
+        await release.release(freed=0, streams=FREED_ENOUGH)
+    assert len(trims) == 1
 
 
 async def test_memory_is_really_given_back_without_an_error() -> None:
-    await MemoryRelease(blocks=lambda: 0).release(freed=FREED_ENOUGH, streams=0)
+    await MemoryRelease().release(freed=FREED_ENOUGH, streams=0)

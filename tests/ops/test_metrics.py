@@ -194,7 +194,7 @@ async def test_metrics_are_istiods_or_named_with_a_reason(tmp_path: Path) -> Non
     async with running_plane(tmp_path, quarantine=None) as plane:
         await talk(plane.addresses.grpc)
         with trio.fail_after(30):
-            while plane.state.xds.status.statistics().connected:  # noqa: ASYNC110  the server notices by itself
+            while plane.state.xds.status.statistics().connected:  # noqa: ASYNC110  the server notices on its own
                 await trio.sleep(0.01)
         found = await scrape(plane.addresses.monitoring)
     assert absent.isdisjoint(found.labels)

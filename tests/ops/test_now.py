@@ -100,7 +100,7 @@ async def test_a_withheld_object_is_one_cause_that_ends_with_the_object(web: Web
     (web.folder / "odd.yaml").unlink()
     await eventually(web.causes())
     nacks = web.plane.state.xds.status.recent_nacks()
-    assert nacks, "what was refused is remembered, and is no cause"
+    assert nacks, "what was refused is remembered, and is not a cause"
     nursery.cancel_scope.cancel()
 
 

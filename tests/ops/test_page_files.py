@@ -8,7 +8,7 @@ from mesh_pilot.ops.page.files import page_files
 from tools.get_page_libraries import FOLDER, LIBRARIES
 
 MOST_FIRST_LOAD = 120_000
-"""Bytes of all files together as they are sent: a view reads some 10 kB of the API beside."""
+"""Bytes of all files together as they are sent: a view reads some 10 kB of the API next to."""
 
 WITHOUT_MODULES = {"theme.js"}
 

@@ -181,7 +181,7 @@ async def test_a_trial_is_listed_while_its_answer_is_awaited(tmp_path: Path, nur
         assert (entry["proxy"], entry["objects"], entry["type"]) == ("slow.shop", ["ServiceEntry/shop/odd"], "CDS")
         code, out = await web.status("slow")
         assert code == 1
-        assert "slow.shop is served without ServiceEntry/shop/odd for a moment" in out
+        assert "slow.shop is briefly served without ServiceEntry/shop/odd" in out
 
 
 @pytest.mark.parametrize("path", ["/ready", "/debug/syncz", "/debug/rejections", "/metrics", "/debug/statistics"])

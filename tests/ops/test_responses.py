@@ -23,7 +23,7 @@ VALUES = st.recursive(
 def test_every_value_is_json_with_a_newline_at_its_end(value: Any, pretty: bool | None) -> None:
     body = bytes(json_response(value, pretty=pretty).body)
     assert body.endswith(b"\n")
-    json.loads(body.decode("utf-8"), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    json.loads(body.decode("utf-8"), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
 PLAIN_TEXT = st.text(st.characters(codec="utf-8"))

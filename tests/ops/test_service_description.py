@@ -34,7 +34,7 @@ def world(*policies: str) -> World:
     found = world_of("".join(policies))
     ports = (
         Port(9080, "http", Protocol.HTTP, said_by="metadata or tag protocol"),
-        Port(5000, "tcp-db", Protocol.TCP, said_by="its name"),
+        Port(5000, "tcp-db", Protocol.TCP, said_by="the port name"),
     )
     endpoints = tuple(
         Endpoint(f"10.0.0.{n}", 9080, "http", labels={"app": "reviews"}, namespace="default",
@@ -135,7 +135,7 @@ spec:
 def test_the_origin_of_a_protocol_is_where_it_was_declared() -> None:
     assert lines(described(world()), "Ports") == [
         "9080 http: HTTP, by metadata or tag protocol",
-        "5000 tcp-db: TCP, by its name",
+        "5000 tcp-db: TCP, by the port name",
     ]
     entry = described(world_of(SPOKEN), key=ServiceKey("web.test", "default"))
     assert lines(entry, "Ports") == ["80 http-main: HTTP, by protocol"]

@@ -1,4 +1,4 @@
-"""Clients on the wrong port: each learns in its own protocol which port is right, and the control plane goes on."""
+"""Clients on the wrong port: each learns in its own protocol which port is right, and the control plane continues."""
 
 from __future__ import annotations
 

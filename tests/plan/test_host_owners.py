@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.explain.plan.objects import ObjectChange
 from mesh_pilot.explain.plan.picture import ConnectedProxy, read_picture, take_picture
 from mesh_pilot.explain.plan.planning import Plan, Planner
@@ -15,7 +14,7 @@ from tests.world.test_host_owners import CLIENT, TIMES, entry
 
 
 def plan_of(owned: OwnedWorld, text: str) -> Plan:
-    picture = read_picture(take_picture(owned.world, WorldCatalog(owned.world), "1")())
+    picture = read_picture(take_picture(owned.world, "1")())
     planner = Planner(picture, [ConnectedProxy(CLIENT)])
     changes = []
     for config in configs(text):

@@ -11,7 +11,6 @@ import attrs
 import pytest
 
 from mesh_pilot import __version__
-from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.explain.plan.picture import PictureError, read_picture, read_proxies, take_picture, without_secrets
 from mesh_pilot.model.events import Quarantine, Refusal, Secret, Synced, Upsert, Withheld, item_key
 from mesh_pilot.world import World
@@ -23,7 +22,7 @@ SECRET = Secret("edge", "shop", certificate_chain=b"chain", private_key=KEY)
 
 
 def taken(world: World) -> str:
-    return json.dumps(take_picture(world, WorldCatalog(world), __version__)())
+    return json.dumps(take_picture(world, __version__)())
 
 
 def test_private_keys_never_leave_the_plane() -> None:

@@ -80,7 +80,7 @@ def check(before: Mesh, after: Mesh, connected: list[ConnectedProxy]) -> Plan:
     """Plan a change, make it, and compare."""
     plane = Plane(before, connected)
     held = [client.held for client in plane.clients]
-    sent = json.loads(json.dumps(take_picture(plane.world, plane.catalog, VERSION)()))
+    sent = json.loads(json.dumps(take_picture(plane.world, VERSION)()))
     picture = read_picture(sent)
     changes = changes_of(picture.items, after.values(), source=SOURCE, deletes=True)
     changes += [

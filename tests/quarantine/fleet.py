@@ -166,7 +166,7 @@ class Fleet:
         client.leave()
 
     def restart(self, client: RefusingClient) -> RefusingClient:
-        """The client starts anew, with nothing."""
+        """The client starts again, with nothing."""
         self.leave(client)
         return self.join(client.proxy, client.variant, client.marks, build=client.proxy.build)
 

@@ -46,7 +46,7 @@ spec:
 
 
 def written(kind: str, tenant: str, value: str) -> str:
-    """An object of a tenant with a text that ends in some resource."""
+    """An object of a tenant with a string that ends in some resource."""
     version = "v1alpha3" if kind == "EnvoyFilter" else "v1"
     namespace = "istio-system" if kind == "EnvoyFilter" else tenant
     named = f"metadata: {{name: {tenant}, namespace: {namespace}}}"

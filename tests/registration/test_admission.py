@@ -104,7 +104,7 @@ def test_entries_at_an_address_are_bounded_and_so_are_names_and_texts() -> None:
     assert admit(node(NETWORK="n0"), world).network == "n0", "that is the same one"
     assert admit(node(account="other", NETWORK="more"), world).network == "more", "each identity has its own limit"
     world = world_of(GROUP)
-    assert "no name of a network" in refused(node(NETWORK="n" * 64), world)
+    assert "not a name of a network" in refused(node(NETWORK="n" * 64), world)
     labels = {f"key{number}": "x" * 1000 for number in range(17)}
     assert "its labels and locality have more than" in refused(node(LABELS=labels), world)
     far = attrs.evolve(node(), locality=Locality("r" * 20_000))

@@ -1,4 +1,4 @@
-"""The health of a workload is reported by itself: an account of its name in a foreign trust domain is somebody else."""
+"""A workload's health is reported on its own: an account of its name in a foreign trust domain is somebody else."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The membership of workloads over replicas: connects, ends of streams, deaths of replicas, time, in any order.
 
 The model is one workload that is connected, or not, and three replicas that share a store with check-and-set. Each of
-them sees the store, and the list of replicas, with a delay of its own.
+them sees the store, and the list of replicas, with its own delay.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def test_an_old_picture_of_the_store_undoes_nothing() -> None:
     assert members.changes(0.0, alone) == []
     members.replace({KEY: Kept(Record(workload=MINE, controller="b", turn=1), 5)}, 6)
     assert members.changes(0.0, alone) == []
-    # A store that lost everything, or begins its count anew, is believed.
+    # A store that lost everything, or begins its count again, is believed.
     members.replace({}, None)
     (change,) = members.changes(0.0, alone)
     assert change.index == 0

@@ -264,7 +264,7 @@ async def test_a_restart_of_the_plane_keeps_entries_for_workloads_to_come_back_t
     [
         ({"AUTO_REGISTER_GROUP": "db"}, [], Status.FAILED_PRECONDITION, "there is no such WorkloadGroup"),
         ({"SERVICE_ACCOUNT": "thief"}, [], Status.PERMISSION_DENIED, "is for service account web"),
-        ({"NETWORK": "../../x"}, [], Status.PERMISSION_DENIED, "is no name of a network"),
+        ({"NETWORK": "../../x"}, [], Status.PERMISSION_DENIED, "is not a name of a network"),
         (
             {},
             [WRITTEN.replace("serviceAccount: web", "serviceAccount: owner")],

@@ -131,7 +131,7 @@ async def test_without_consul_a_replica_registers_its_own_workloads_and_the_othe
                     await workload.ask(CLUSTER)
                     await caller.until("127.0.0.1:8081")
                     assert entry(other) is None
-                    wire.mend()
+                    wire.fix()
                     await is_known(other)
 
 

@@ -257,7 +257,7 @@ def test_too_little_traffic_waits_and_says_so() -> None:
     assert fleet.phase is RolloutPhase.RUNNING
     assert "step 1 of 3" in fleet.text()
     assert "waits for more traffic: 25 of about 300 requests to good.example.com:80 so far" in fleet.text()
-    assert "traffic is judged: 50 calls of the canary in this step, 0 failed" in fleet.text()
+    assert "traffic is judged: 50 calls from the canary in this step, 0 failed" in fleet.text()
     fleet.run(550)
     assert "step 1 of 3" not in fleet.text(), "300 requests have come"
 

@@ -63,7 +63,7 @@ async def test_orders_from_start_to_promotion(tmp_path: Path) -> None:
 
         (config / "a.yaml").write_text(SERVICE.replace("10.0.0.1", "10.0.0.2"))
         await eventually(lambda: plane.state.world.revision > 1)
-        assert keeper.progress.phase is RolloutPhase.ARMED, "endpoints are no change of configuration"
+        assert keeper.progress.phase is RolloutPhase.ARMED, "endpoints are not change of configuration"
 
         (config / "b.yaml").write_text(ROUTE.replace("1s", "2s"))
         await eventually(lambda: keeper.progress.phase is RolloutPhase.RUNNING)
@@ -121,7 +121,7 @@ def test_types_of_flags() -> None:
     )
     for kind, text in ((share, "0"), (share, "nan"), (share, "101"), (shares, "5,5"), (labels, "web")):
         with pytest.raises(ValueError, match=text.split(",")[0]):
-            kind(text)  # type: ignore[operator]  # each takes a text
+            kind(text)  # type: ignore[operator]  # each takes a string
     found = RolloutFlags(canary=10.0, interval=5.0).plan(1)
     assert found is not None
     assert (found.steps, found.interval) == ((10.0, 25.0, 50.0, 100.0), 5.0)

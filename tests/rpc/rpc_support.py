@@ -110,7 +110,7 @@ class Echo:
             self.note("cancelled")
 
     async def flood(self, stream: Bytes) -> None:
-        """Send chunks of 64 KiB for ever, counting them."""
+        """Send chunks of 64 KiB forever, counting them."""
         await stream.recv_message()
         try:
             while True:

@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 
 from mesh_pilot.consul.client.client import open_http
 from mesh_pilot.consul.client.settings import Agent, Tls
-from mesh_pilot.identity.signers.vault.client import VaultClient, VaultError
+from mesh_pilot.identity.signers.remote import CaError
+from mesh_pilot.identity.signers.vault.client import VaultClient
 from mesh_pilot.identity.signers.vault.settings import VaultSettings
 from mesh_pilot.net.rpc import CertificateFiles, TlsError, client_tls, http_client_tls
 from tests.support.certificates import serving, write_certificates
@@ -78,10 +79,9 @@ async def by_vault(files: CertificateFiles, url: str) -> AsyncIterator[Ask]:
     settings = VaultSettings(
         address=url,
         role="role",
-        token="token",
-        ca_file=files.trusted,
+        ca_certificates=files.trusted,
         client_certificate=files.certificate,
-        client_key=files.key,
+        private_key=files.key,
     )
     client = VaultClient(settings)
     try:
@@ -107,7 +107,7 @@ async def test_a_client_follows_files_that_are_rotated(
         async with server(free_port, one):
             await ask()
         async with server(free_port, two):
-            with pytest.raises((httpx.ConnectError, VaultError)):
+            with pytest.raises((httpx.ConnectError, CaError)):
                 await ask()
             install(two, tmp_path / "used")
             await ask()
@@ -129,7 +129,7 @@ async def test_files_that_are_half_written_leave_the_last_in_force(
         files.key.unlink()
         await ask()
     (line,) = logs
-    assert "previous ones stay in force" in line["event"]
+    assert "previous ones are kept" in line["event"]
     assert str(files.certificate) in line["error"]
 
 

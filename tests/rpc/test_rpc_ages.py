@@ -26,7 +26,7 @@ OLDEST, YOUNGEST = 3960, 3240
 
 
 class Polite(Echo):
-    """``Wait`` ends by itself when its connection is to end."""
+    """``Wait`` ends on its own when its connection is to end."""
 
     async def wait(self, stream: Bytes) -> None:
         end = trio.Event()

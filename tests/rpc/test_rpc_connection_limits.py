@@ -39,7 +39,7 @@ FLOOD = "/test.Echo/Flood"
 
 @asynccontextmanager
 async def peer(address: str, local: str, path: str = "") -> AsyncIterator[RawPeer]:
-    """A client at a local address of its own, with a stream if it has a path."""
+    """A client at its own local address, with a stream if it has a path."""
     found = await trio.to_thread.run_sync(partial(RawPeer, address, local=local))
     if path:
         found.request(path)

@@ -15,7 +15,7 @@ from h2.config import H2Configuration
 from h2.connection import ConnectionState, H2Connection
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
-from hyperframe.frame import DataFrame, SettingsFrame, WindowUpdateFrame
+from hyperframe.frame import DataFrame, Frame, SettingsFrame, WindowUpdateFrame
 
 HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/a/B"), (":authority", "x"), ("content-length", "300")]
 
@@ -71,6 +71,13 @@ def test_a_frame_that_is_shown_without_its_payload_changes_only_the_state_of_its
         assert not stream.closed
         server.end_stream(1)
         assert stream.closed
+
+
+def test_a_table_has_the_method_for_each_kind_of_frame(server: H2Connection) -> None:
+    with needed("_frame_dispatch_table has methods of the connection, by the class of frame, and nothing else"):
+        for kind, method in server._frame_dispatch_table.items():
+            assert issubclass(kind, Frame)
+            assert method == getattr(server, method.__name__)
 
 
 def test_h2_closes_its_connection_when_it_has_made_a_goaway(server: H2Connection) -> None:

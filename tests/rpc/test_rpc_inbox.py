@@ -60,6 +60,90 @@ def test_messages_survive_any_cutting_and_every_byte_is_credited_once(
     assert inbox.unacked_size() == 0
 
 
+@given(
+    messages=st.lists(st.binary(max_size=300), max_size=20),
+    cuts=st.lists(st.integers(0, 6500), max_size=30),
+    padding=st.sampled_from([0, 3]),
+    declines=st.lists(st.booleans(), max_size=30),
+    batch=st.integers(1, 2000),
+)
+def test_what_is_taken_at_once_and_what_is_declined_comes_in_order(
+    messages: list[bytes], cuts: list[int], padding: int, declines: list[bool], batch: int
+) -> None:
+    data = b"".join(map(framed, messages))
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    pieces = [data[start:end] for start, end in pairwise(edges)]
+    credited: list[int] = []
+    read: list[bytes] = []
+    inbox = Inbox(credited.append, limit=300, batch=batch)
+    answers = iter(declines)
+    is_busy = False
+
+    def take(message: bytes) -> bool:
+        if is_busy or next(answers, False):
+            return False
+        read.append(message)
+        return True
+
+    async def run() -> None:
+        nonlocal is_busy
+        news = trio.Event()
+
+        def tell() -> None:
+            nonlocal is_busy
+            is_busy = True
+            news.set()
+
+        async def read_declined() -> None:
+            nonlocal is_busy, news
+            while True:
+                await news.wait()
+                news = trio.Event()
+                while inbox.is_readable:
+                    message = await inbox.read_message()
+                    if message is None:
+                        return
+                    read.append(message)
+                    await trio.lowlevel.checkpoint()
+                is_busy = False
+
+        inbox.receive_at_once(take, tell)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_declined)
+            for piece in pieces:
+                inbox.add(piece, len(piece) + padding)
+                if len(piece) % 2:
+                    await trio.lowlevel.checkpoint()
+            inbox.eof()
+
+    trio.run(run)
+    assert read == messages
+    assert sum(credited) + inbox.unacked_size() == len(data) + padding * len(pieces)
+
+
+async def test_a_frame_of_a_thousand_messages_is_not_taken_at_once_alone() -> None:
+    inbox = Inbox(lambda size: None, limit=1000, batch=1)
+    taken: list[bytes] = []
+    news: list[bool] = []
+    inbox.receive_at_once(lambda message: taken.append(message) is None, lambda: news.append(True))
+    assert inbox.add(framed(b"x") * 1000, 6000) == len(taken) < 10
+    assert news == [True]
+    inbox.eof()
+    assert len(await read_all(inbox)) + len(taken) == 1000
+
+
+@pytest.mark.parametrize("wrong", [struct.pack(">BI", 1, 3) + b"abc", struct.pack(">BI", 0, 5000)])
+async def test_a_wrong_message_is_left_to_who_can_refuse_it(wrong: bytes) -> None:
+    inbox = Inbox(lambda size: None, limit=1000, batch=1)
+    taken: list[bytes] = []
+    news: list[bool] = []
+    inbox.receive_at_once(lambda message: taken.append(message) is None, lambda: news.append(True))
+    inbox.add(framed(b"right") + wrong, 10 + len(wrong))
+    assert (taken, news, inbox.is_readable) == ([b"right"], [True], True)
+    with pytest.raises(GRPCError):
+        await inbox.read_message()
+
+
 async def test_bytes_nobody_waits_for_are_not_credited() -> None:
     credited: list[int] = []
     inbox = Inbox(credited.append, limit=1000, batch=1)

@@ -13,7 +13,7 @@ OWNERS = "abcd"
 
 
 class Server(RuleBasedStateMachine):
-    """Entries that come as a server takes them, beside a list that says the same plainly."""
+    """Entries that come as a server takes them, next to a list that says the same plainly."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def test_below_the_limit_nobody_is_refused_whoever_has_how_many(owners: list[str
 
 @given(st.lists(st.sampled_from(OWNERS), min_size=200, max_size=200), st.sampled_from(OWNERS))
 def test_two_owners_never_take_the_same_place_in_turns(owners: list[str], hog: str) -> None:
-    """Everybody comes again when ended: after a while nothing moves."""
+    """Everybody returns when ended: after a while nothing moves."""
     shares: Shares[int] = Shares(LIMIT)
     for number in range(LIMIT):
         shares.add(number, hog)

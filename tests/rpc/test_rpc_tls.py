@@ -298,7 +298,7 @@ async def test_changed_certificate_files_serve_the_next_connection(tmp_path: Pat
             shutil.copy(successor.certificate, server_leaf.certificate)  # half of the change: they do not match
             async with open_channel(server.addresses[0], tls=client_tls(old_ca)) as channel:
                 assert await channel.unary(UNARY, b"old", bytes) == b"old"
-        assert logs[0]["event"] == "changed certificate files cannot be loaded; the previous ones stay in force"
+        assert logs[0]["event"] == "changed certificate files cannot be loaded; the previous ones are kept"
         shutil.copy(successor.key, server_leaf.key)
         async with open_channel(server.addresses[0], tls=client_tls(new_ca)) as after:
             assert await after.unary(UNARY, b"new", bytes) == b"new"

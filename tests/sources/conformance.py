@@ -259,7 +259,7 @@ class SourceConformance:
 
 
 class RereadingSourceConformance(SourceConformance):
-    """The suite for a source that reads everything anew in each run."""
+    """The suite for a source that reads everything again in each run."""
 
     async def test_a_rejection_that_ends_between_two_runs_is_over(self, feed: Feed) -> None:
         await feed.put("one", 1)

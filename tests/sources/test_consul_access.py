@@ -61,6 +61,7 @@ async def reading_token(consul: Consul) -> str:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("each_consul")
 async def test_a_token_of_a_file_is_used_and_read_again_when_it_changes(tmp_path: Path, free_ports: Ports) -> None:
     config = acl(Path(ROOT))
     async with real_consul(tmp_path, free_ports(4), config=config, led=False) as consul:
@@ -88,6 +89,7 @@ async def _answers(consul: Consul) -> bool:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("each_consul")
 async def test_tls_with_a_client_certificate(tmp_path: Path, free_ports: Ports) -> None:
     server = write_certificates(tmp_path, "server", dns=("localhost", "server.dc1.consul"))
     client = write_certificates(tmp_path, "client")
@@ -114,6 +116,7 @@ async def test_tls_with_a_client_certificate(tmp_path: Path, free_ports: Ports) 
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("each_consul")
 async def test_a_unix_socket(tmp_path: Path, free_ports: Ports) -> None:
     path = tmp_path / "http.sock"
     ports = free_ports(4)
@@ -124,6 +127,7 @@ async def test_a_unix_socket(tmp_path: Path, free_ports: Ports) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("each_consul")
 async def test_a_remote_datacenter_has_hosts_of_its_own(tmp_path: Path, free_ports: Ports) -> None:
     here, there = free_ports(4), free_ports(4)
     async with (
@@ -154,7 +158,7 @@ def test_addresses_are_read_as_consul_reads_them(address: str, url: str) -> None
 
 @pytest.mark.parametrize("address", ["ftp://x:1", "http://:8500", "http://x:port", ""])
 def test_a_bad_address_is_said(address: str) -> None:
-    with pytest.raises(ConsulAddressError, match="is no address of a Consul agent"):
+    with pytest.raises(ConsulAddressError, match="is not an address of a Consul agent"):
         _ = Agent(address).base_url
 
 

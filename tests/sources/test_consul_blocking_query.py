@@ -127,7 +127,7 @@ def test_a_wait_is_any_share_of_its_range(share: float, tries: int) -> None:
 
 
 async def test_many_that_failed_together_do_not_come_back_together(autojump_clock: trio.testing.MockClock) -> None:
-    """Each of a hundred followers, whose queries all fail once, asks again at a time of its own."""
+    """Each of a hundred followers, whose queries all fail once, asks again at its own time."""
     again: list[float] = []
 
     async def query(failed: set[int], number: int, index: int, wait_seconds: float) -> Answer:

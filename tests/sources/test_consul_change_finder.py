@@ -250,3 +250,18 @@ async def test_a_node_that_changes_long_after_a_riddle_costs_no_round(autojump_c
         finder.note_nodes()
         await trio.sleep(60)
         assert finder.rounds == 1
+
+
+async def test_who_comes_is_known_soon_while_most_services_have_changed(autojump_clock: MockClock) -> None:
+    """As where a Consul that was started again reads its data bit by bit."""
+    async with followed() as (fleet, finder):
+        fleet.seconds["read"] = 0.1
+        for number in range(100, 400):
+            index = fleet.put(f"s-{number}", "new")
+        finder.note_catalog(index)
+        await trio.sleep(1)
+        assert fleet.asked["summary"] == 1
+        finder.note_catalog(fleet.put("s-50", "new"))
+        await fleet.until_known("s-50")
+        assert not all(map(fleet.is_known, fleet.services))
+        await fleet.until_known(*fleet.services, within_seconds=30)

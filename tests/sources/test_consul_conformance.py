@@ -14,7 +14,7 @@ from tests.sources.conformance import Feed, RereadingSourceConformance
 from tests.sources.files_feed import bad_text, text, version
 from tests.support.consul import Cable, Consul, cable, real_consul
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("each_consul")]
 
 PREFIX = "mesh-pilot/config"
 TIMING = ConsulTiming(retry_seconds=0.05, retry_limit_seconds=0.2, hold_seconds=0.1, pace_seconds=0.05)
@@ -43,7 +43,7 @@ class ConsulFeed:
         self._line.cut()
 
     async def restore(self) -> None:
-        self._line.mend()
+        self._line.fix()
 
     def key(self, name: str) -> tuple[str, ...]:
         return ("config", "VirtualService", "default", name)

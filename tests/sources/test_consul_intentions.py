@@ -34,3 +34,18 @@ def test_an_intention_on_the_service_comes_before_one_on_every_service(own: bool
         if policy is not None:
             (rule,) = policy.spec["rules"]
             assert rule == {"from": [{"source": {"principals": ["cluster.local/ns/default/sa/web"]}}]}
+
+
+class Connected(Nothing):
+    """The same, with proxies of Consul's own mesh as callers."""
+
+    settings = MeshSettings(trust_domain="1111.consul")
+
+
+def test_callers_of_consuls_own_mesh_are_known_by_their_ids_of_whichever_datacenter() -> None:
+    given = [Intention("web", "db", True), Intention("*", "*", False)]
+    policy, _ = authorization_policy("db", given, EntryReader(Connected()), default_allow=True)
+    assert policy is not None
+    (rule,) = policy.spec["rules"]
+    (source,) = [each["source"] for each in rule["from"]]
+    assert source == {"notPrincipals": ["cluster.local/ns/default/sa/web", "*/svc/web"]}

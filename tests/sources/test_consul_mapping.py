@@ -86,7 +86,7 @@ def test_a_service_may_name_its_namespace() -> None:
     assert service(entry(meta={"namespace": "shop"})).namespace == "shop"
     reading = read(entry(meta={"namespace": "No Such"}))
     assert reading.service is not None and reading.service.namespace == "default"
-    assert reasons(reading) == ["Meta.namespace: 'No Such' is no namespace; the service is served in 'default'"]
+    assert reasons(reading) == ["Meta.namespace: 'No Such' is not a namespace; the service is served in 'default'"]
 
 
 def test_protocol_comes_from_metadata_else_from_tags_else_from_the_option() -> None:
@@ -103,7 +103,7 @@ def test_protocol_comes_from_metadata_else_from_tags_else_from_the_option() -> N
 def test_an_unknown_protocol_is_told_and_the_service_served_all_the_same() -> None:
     reading = read(entry(meta={"protocol": "htpp"}))
     assert reading.service is not None
-    assert reasons(reading) == ["Meta.protocol: 'htpp' is no protocol that is known; UnsupportedProtocol is used"]
+    assert reasons(reading) == ["Meta.protocol: 'htpp' is not a known protocol; UnsupportedProtocol is used"]
 
 
 def test_instances_may_listen_anywhere_where_the_service_says_its_port() -> None:
@@ -125,7 +125,7 @@ def test_without_a_port_said_clients_use_the_lowest_and_it_is_told_where_they_di
 def test_a_bad_port_number_is_told_and_ignored() -> None:
     reading = read(entry(meta={"service_port": "http"}))
     assert reading.service is not None and reading.service.ports[0].number == 8080
-    assert reasons(reading) == ["Meta.service_port: 'http' is no port number; it is ignored"]
+    assert reasons(reading) == ["Meta.service_port: 'http' is not a port number; it is ignored"]
 
 
 def test_metadata_names_further_ports() -> None:
@@ -184,6 +184,16 @@ def test_locality_is_of_the_datacenter_and_of_metadata() -> None:
     assert endpoints(entry(node=node))[0].locality == Locality("dc1", "z1", "rack-1")
     meta = {"region": "eu", "zone": "z2"}
     assert endpoints(entry(node=node, meta=meta))[0].locality == Locality("eu", "z2", "rack-1")
+
+
+def test_a_locality_that_is_registered_comes_before_that_of_the_node() -> None:
+    """``Locality`` is as the documentation of Consul Enterprise has it."""
+    node = {"Locality": {"Region": "us", "Zone": "us-1"}, "Meta": {"zone": "z1", "subzone": "rack-1"}}
+    assert endpoints(entry(node=node))[0].locality == Locality("us", "us-1", "rack-1")
+    own = {"Region": "eu", "Zone": "eu-1"}
+    assert endpoints(entry(node=node, Locality=own))[0].locality == Locality("eu", "eu-1", "rack-1")
+    assert endpoints(entry(Locality=own, meta={"zone": "z2"}))[0].locality == Locality("eu", "z2", "")
+    assert endpoints(entry(Locality="eu"))[0].locality == Locality("dc1", "", "")
 
 
 def test_the_cluster_is_the_datacenter_unless_metadata_say_otherwise() -> None:
@@ -330,7 +340,7 @@ def test_an_instance_at_no_address_that_can_be_reached_is_left_out_and_told() ->
         reading = read(entry(), entry("web-2", address=address))
         assert reading.service is not None and reading.service.resolution is Resolution.CLIENT_SIDE
         assert reading.endpoints is not None and len(reading.endpoints.endpoints) == 1
-        said = f"instance 'web-2' is left out: its address {address[:255]!r} is no IP address and no host name"
+        said = f"instance 'web-2' is left out: the address {address[:255]!r} is neither an IP address nor a host name"
         assert reasons(reading) == [f"Address: {said}"]
     assert len(endpoints(entry(), entry("web-2", address="my_host.test."), entry("web-3", address="2001:db8::1"))) == 3
 
@@ -339,7 +349,7 @@ def test_a_virtual_address_that_is_none_is_told_and_ignored() -> None:
     tagged = {"virtual": {"Address": "240.0.0", "Port": 80}}
     reading = read(entry(TaggedAddresses=tagged))
     assert reading.service is not None and reading.service.addresses == ()
-    assert reasons(reading) == ["TaggedAddresses.virtual: '240.0.0' is no IP address; it is ignored"]
+    assert reasons(reading) == ["TaggedAddresses.virtual: '240.0.0' is not an IP address; it is ignored"]
 
 
 def test_a_name_too_long_for_a_host_is_refused() -> None:
@@ -393,8 +403,11 @@ def test_gateways_that_are_not_healthy_count_only_where_none_is() -> None:
 
 def test_what_cannot_be_a_gateway_is_said_and_served_as_an_instance() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"meta": {"network": "n2", "gateway_port": "high"}}, "Meta.gateway_port: 'high' is no port number"),
-        ({"tags": LABELS, "TaggedAddresses": {"wan": {"Address": "no host", "Port": 1}}}, "'no host' is no IP address"),
+        ({"meta": {"network": "n2", "gateway_port": "high"}}, "Meta.gateway_port: 'high' is not a port number"),
+        (
+            {"tags": LABELS, "TaggedAddresses": {"wan": {"Address": "no host", "Port": 1}}},
+            "'no host' is neither an IP address",
+        ),
     ]
     for broken, said in cases:
         reading = read(entry(**broken))
@@ -419,7 +432,8 @@ def test_a_gateway_serves_its_network_once_where_datacenters_are_merged() -> Non
 def test_an_instance_that_gets_no_traffic_is_known_with_its_check() -> None:
     def known(*entries: dict[str, Any], **settings: Any) -> list[tuple[str, str]]:
         found = {"web": list(map(read_instance, entries))}
-        return [(i.id, why) for i, why in left_out("web.service.consul", found, ConsulSettings(**settings))]
+        lines = left_out("web.service.consul", found, ConsulSettings(**settings))
+        return [(line.instance.id, line.reason) for line in lines]
 
     bad = entry("bad", checks=("passing", "critical"))
     bad["Checks"][1] |= {"Name": "HTTP on :80", "Output": "connection\n refused" + "!" * 500}

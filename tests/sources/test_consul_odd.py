@@ -49,7 +49,7 @@ ODD: dict[str, Any] = {
 
 
 def tree() -> list[Any]:
-    """Odd bodies beside a good one."""
+    """Odd bodies next to a good one."""
     raw = ("not-base64", "half-base64")
     found = [
         {

@@ -1,4 +1,4 @@
-"""Ports that metadata of Consul names are in one order, on every replica and after every restart."""
+"""Ports of a Consul service, of metadata and with names in Consul, and the checks of one of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from mesh_pilot.consul.source import ConsulSettings, CriticalRule, WarningRule
+from mesh_pilot.consul.source.instance import State, read_instance
+from mesh_pilot.consul.source.mapping import left_out, read_service
 from mesh_pilot.model.service import Protocol
 from tests.sources.test_consul_mapping import endpoints, entry, read, reasons, service
 
@@ -109,4 +112,157 @@ def test_metadata_says_more_about_the_ports_of_consul_2() -> None:
 @pytest.mark.parametrize("odd", [None, [], "8080", [{"Name": "x"}, {"Port": 0}, 7, {"Name": 5, "Port": 99999}]])
 def test_odd_ports_are_passed_over(odd: object) -> None:
     assert [p.number for p in service(entry(port=8080, Ports=odd)).ports] == [8080]
-    assert reasons(read(entry(port=0, Ports=odd)))[0].startswith("Port: no instance has a port")
+    assert reasons(read(entry(port=0, Ports=odd)))[-1].startswith("Port: no instance has a port")
+
+
+OF = "instance 'web-1': "
+
+
+def named(*ports: tuple[str, int], default: str = "") -> list[dict[str, Any]]:
+    """``Ports`` as Consul 2.0 has them."""
+    return [{"Name": name, "Port": number, "Default": name == default} for name, number in ports]
+
+
+def test_a_port_is_the_same_one_by_its_name_whatever_is_the_default() -> None:
+    one = entry("one", port=0, Ports=named(("http", 8080), ("grpc", 9090), default="http"))
+    other = entry("two", port=0, Ports=named(("grpc", 9090), ("http", 8080), default="grpc"))
+    older = entry("three", port=8080, meta={"port_name": "http", "port_grpc": "9090"})
+    found = read(one, other, older)
+    assert found.endpoints is not None and found.service is not None
+    assert [(p.name, p.number) for p in found.service.ports] == [("http", 8080), ("grpc", 9090)]
+    assert {(e.service_port, e.port) for e in found.endpoints.endpoints} == {("http", 8080), ("grpc", 9090)}
+    assert len(found.endpoints.endpoints) == 6
+    assert reasons(found) == ["Ports: instances say grpc, http; http is used"]
+
+
+@pytest.mark.parametrize(
+    ("port", "listed", "meta", "reason"),
+    [
+        (80, named(("http", 8080)), {}, f"Port: {OF}80 is not that of the default port, 'http'; 8080 is used"),
+        (8080, named(("http", 8080)), {}, ""),
+        (
+            0,
+            [*named(("http", 8080), default="http"), *named(("grpc", 9090), default="grpc")],
+            {},
+            "Ports: instance 'web-1': 'http' and 'grpc' are both the default; 'http' is used",
+        ),
+        (
+            0,
+            named(("http", 8080), ("http", 8081)),
+            {},
+            "Ports[1]: instance 'web-1': is a second port 'http'; the first, 8080, is used",
+        ),
+        (0, named(("http", 8080), ("", 9090)), {}, f"Ports[1]: {OF}port 9090 has no name; it is left out"),
+        (
+            0,
+            [*named(("http", 8080)), {"Name": "grpc", "Port": 70000}],
+            {},
+            "Ports[1]: instance 'web-1': 70000 is not a port number; it is left out",
+        ),
+        (
+            0,
+            named(("http", 8080)),
+            {"port_http": "8081"},
+            "Meta.port_http: instance 'web-1': 8081 is not that of Ports; 8080 is used",
+        ),
+        (
+            0,
+            named(("http", 8080), ("grpc", 8080)),
+            {},
+            "Meta.port_grpc: is 8080 as that of 'http'; it is left out: set service_port_grpc",
+        ),
+    ],
+)
+def test_ports_that_contradict_themselves_are_reported_and_served(
+    port: int, listed: list[dict[str, Any]], meta: dict[str, str], reason: str
+) -> None:
+    found = read(entry(port=port, Ports=listed, meta=meta))
+    assert found.service is not None
+    assert [(p.name, p.number) for p in found.service.ports][:1] == [("http", 8080)]
+    assert reasons(found) == ([reason] if reason else [])
+
+
+def test_what_many_instances_say_wrongly_is_told_once() -> None:
+    odd = [entry(f"web-{number}", port=80, Ports=named(("http", 8080))) for number in range(3)]
+    assert reasons(read(*odd)) == [
+        "Port: instance 'web-0' and 2 more: 80 is not that of the default port, 'http'; 8080 is used"
+    ]
+
+
+def checked(id: str, **states: str) -> dict[str, Any]:
+    """An instance with a check of each of these ports; ``whole``: of all its ports."""
+    found = entry(id, port=0, checks=(), Ports=named(("http", 8080), ("grpc", 9090), default="http"))
+    found["Checks"] = [
+        {"CheckID": name, "Name": name if name == "whole" else f"port:{name}", "Status": status, "Output": "refused"}
+        for name, status in states.items()
+    ]
+    return found
+
+
+def ports_in(*entries: dict[str, Any], **settings: Any) -> list[tuple[str, str, str]]:
+    return [
+        (e.registration.id, e.service_port, e.health.value)
+        for e in endpoints(*entries, **settings)
+        if e.registration is not None
+    ]
+
+
+def test_a_check_of_one_port_is_of_that_port_alone() -> None:
+    failing = checked("one", grpc="critical", whole="passing")
+    assert ports_in(failing) == [("one", "http", "HEALTHY")]
+    unhealthy = ports_in(failing, critical=CriticalRule.UNHEALTHY)
+    assert unhealthy == [("one", "http", "HEALTHY"), ("one", "grpc", "UNHEALTHY")]
+    assert ports_in(checked("one", whole="critical", grpc="passing")) == []
+    warning = checked("one", grpc="warning")
+    assert ports_in(warning, warning=WarningRule.OUT) == [("one", "http", "HEALTHY")]
+
+
+def test_a_port_has_the_weight_of_its_own_state() -> None:
+    found = checked("one", grpc="warning")
+    found["Service"]["Weights"] = {"Passing": 10, "Warning": 2}
+    assert [(e.service_port, e.weight) for e in endpoints(found)] == [("http", 10), ("grpc", 2)]
+
+
+def test_a_check_that_names_no_port_of_the_service_is_of_all_and_told() -> None:
+    found = read(checked("one", nope="critical"), checked("two"))
+    assert found.endpoints is not None
+    assert {e.registration.id for e in found.endpoints.endpoints if e.registration} == {"two"}
+    assert reasons(found) == [
+        "Checks: port:nope of instance 'one' names no port of the service; it is for all its ports"
+    ]
+
+
+def test_a_check_may_be_of_a_port_of_metadata_or_of_the_registration() -> None:
+    found = entry(meta={"protocol": "http", "port_admin": "9000"}, checks=())
+    for port, left in (("http", "admin"), ("admin", "http")):
+        found["Checks"] = [{"CheckID": "c", "Name": f"port:{port}", "Status": "critical"}]
+        assert [e.service_port for e in endpoints(found)] == [left]
+
+
+def test_a_port_that_gets_no_traffic_is_told_with_its_check() -> None:
+    found = {"web": [read_instance(checked("one", grpc="critical"))]}
+    (line,) = left_out("web.service.consul", found, ConsulSettings())
+    assert (line.port, line.state, line.reason) == (9090, State.CRITICAL, "port:grpc: refused")
+
+
+def names_of(*entries: dict[str, Any], virtual: frozenset[str] = frozenset(), **settings: Any) -> dict[str, str]:
+    """The further names of the service, with what they stand for."""
+    found = read_service("Web", map(read_instance, entries), ConsulSettings(**settings), virtual)
+    return {alias.host: alias.external_name for alias in found.aliases}
+
+
+def test_virtual_names_are_those_of_consuls_dns() -> None:
+    listed = named(("http", 8080), ("gRPC", 9090), ("not a label", 9091))
+    host = "web.service.consul"
+    assert names_of(entry(port=0, Ports=listed)) == {
+        "web.virtual.consul": host,
+        "http.web.virtual.consul": host,
+        "grpc.web.virtual.consul": host,
+    }
+    assert names_of(entry(), virtual=frozenset(["240.0.0.1"]), domain="example.com") == {
+        "web.virtual.example.com": "web.service.example.com"
+    }
+    vip = {"virtual": {"Address": "10.1.1.1", "Port": 80}}
+    assert names_of(entry(TaggedAddresses=vip)) == {"web.virtual.consul": host}
+    assert names_of(entry()) == {}
+    assert names_of(entry(port=0, Ports=listed), remote=True) == {}

@@ -13,6 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from mesh_pilot.consul.client.settings import ConsulTiming
+from mesh_pilot.consul.mesh.entries import KINDS
 from mesh_pilot.consul.source import Agent, ConsulSettings, ConsulSource
 from mesh_pilot.model.events import Delete
 from tests.sources.conformance import Follower, running
@@ -149,7 +150,7 @@ async def test_a_token_that_may_not_read_kv_is_told_and_costs_no_object() -> Non
 async def test_a_token_that_may_not_read_intentions_is_told_and_costs_none(autojump_clock: MockClock) -> None:
     async with consul_stub() as stub:
         fill(stub)
-        for kind in ("service-defaults", "service-resolver", "service-splitter", "service-router", "proxy-defaults"):
+        for kind in KINDS:
             stub.answer(f"/v1/config/{kind}", [], index=5)
         deny = {"SourceName": "*", "DestinationName": "web", "Action": "deny"}
         stub.answer("/v1/connect/intentions/check", {"Allowed": True})

@@ -20,7 +20,7 @@ from tests.sources.files_feed import text
 from tests.support.consul import TTL, Consul, cable, real_consul
 from tests.support.envoy import eventually
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("each_consul")]
 
 TIMING = ConsulTiming(retry_seconds=0.05, retry_limit_seconds=0.2, hold_seconds=0.3, pace_seconds=0.05)
 
@@ -218,7 +218,7 @@ async def test_an_outage_keeps_everything_and_costs_only_what_changed_meanwhile(
         await eventually(lambda: source.statistics().stale_seconds > 0.1, what="the outage is noticed")
         assert source.statistics().trouble
         await consul.register("api", address="10.0.0.9", meta={"protocol": "http"})
-        line.mend()
+        line.fix()
         await until_at(follower, "api", "10.0.0.9:8080")
         await eventually(lambda: source.statistics().under_way == 4, what="all is followed again")
         assert [type(e) for e in follower.take_events()] == [Upsert]
@@ -386,6 +386,6 @@ async def test_services_without_slots_survive_an_outage_in_which_things_changed(
         await eventually(lambda: source.statistics().stale_seconds > 0.1, what="the outage is noticed")
         for name in names[::2]:
             await consul.register(name, address="10.0.0.9", Check=TTL)
-        line.mend()
+        line.fix()
         for rank, name in enumerate(names):
             await until_at(follower, name, "10.0.0.1:8080" if rank % 2 else "10.0.0.9:8080")

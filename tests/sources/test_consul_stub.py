@@ -105,7 +105,7 @@ async def test_an_index_that_goes_back_is_asked_for_anew_and_what_is_missing_sta
         stub.answer(WEB, [entry("10.0.0.2")], index=2)
         await follower.until(lambda _: addresses(follower) == ["10.0.0.2", "10.0.0.1"] or len(addresses(follower)) == 2)
         asked = [a.parameters.get("index") for a in stub.asked if a.path == WEB]
-        await eventually(lambda: stub.asked[-1].parameters.get("index") == "2", what="it goes on from there")
+        await eventually(lambda: stub.asked[-1].parameters.get("index") == "2", what="it continues from there")
         assert "5" in asked
         assert None in [a.parameters.get("index") for a in stub.asked if a.path == WEB][2:], "and first without one"
         assert source.statistics().held_back == ("consul service web",)

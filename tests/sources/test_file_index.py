@@ -122,8 +122,8 @@ def test_a_file_that_is_broken_in_part_keeps_the_objects_that_can_not_be_found_i
         (5, "not valid YAML"),
         (
             5,
-            "not found in the file now: VirtualService/default/y; what was read before stays in force until the "
-            "file is good (mend the broken document, or remove it)",
+            "not found in the file now: VirtualService/default/y; what was read before is kept until the "
+            "file is good (fix the broken document, or remove it)",
         ),
     ]
     assert versions(index) == {"x": 1, "y": 1, "z": 1}
@@ -137,7 +137,7 @@ def test_a_bad_object_under_a_name_that_the_file_did_not_have_holds_what_is_miss
         index.update({A: content(bad("we", line=3))})  # cut in the middle of its name
         assert versions(index) == {"web": 1, "y": 1}
     told = {str(rejected.origin): rejected.problems[-1].reason for rejected in index.rejections()}
-    assert "VirtualService/default/web, VirtualService/default/y; what was read before stays" in told["a.yaml:3"]
+    assert "VirtualService/default/web, VirtualService/default/y; what was read before is kept" in told["a.yaml:3"]
     index.update({A: content(good("y"))})
     assert versions(index) == {"y": 1}
     assert index.rejections() == ()

@@ -375,8 +375,37 @@ async def test_only_files_that_changed_are_read_and_only_objects_that_changed_ar
         await at_rest(source, reads=102)
 
 
+@linux_only
+async def test_only_touched_files_are_looked_at_where_no_link_may_lead_to_others(
+    folder: Path, source: FileSource, mock_clock: trio.testing.MockClock
+) -> None:
+    for name in "abc":
+        (folder / f"{name}.yaml").write_text(text(name, 1))
+    async with running(source) as follower:
+        await follower.until_synced()
+        await watched(source)
+        before = source.statistics()
+        replace(folder / "a.yaml", text("a", 2))
+        (folder / "b.yaml").unlink()
+        await other_change(folder, follower, 1)
+        mock_clock.jump(1)
+        await follower.until(lambda picture: key("b") not in picture.items)
+        assert versions(follower) == {"a": 2, "c": 1, "other": 1}
+        assert source.statistics().looks > before.looks
+        assert source.statistics().listings == before.listings
+        mock_clock.jump(30)
+        await eventually(lambda: source.statistics().listings == before.listings + 1)
+        (folder / ".link").symlink_to(folder / "c.yaml")
+        (folder / ".link").rename(folder / "link.yaml")
+        await eventually(lambda: source.statistics().files == 4)
+        listings = source.statistics().listings
+        replace(folder / "c.yaml", text("c", 2))
+        await follower.until(lambda picture: version(picture.items[key("c")]) == 2)
+        assert source.statistics().listings > listings
+
+
 # Half-written files, and whatever else looks like a deletion for a moment. Trio's clock stands still in these tests
-# until it is told otherwise, so that the quiet time is as long as the test wants; watching goes on.
+# until it is told otherwise, so that the quiet time is as long as the test wants; watching continues.
 
 
 async def test_a_half_written_file_is_not_rejected_until_it_had_time_to_settle(
@@ -419,7 +448,7 @@ async def test_a_file_that_is_emptied_or_replaced_bit_by_bit_deletes_nothing(
 
 
 async def other_change(folder: Path, follower: Follower, number: int) -> None:
-    """Another file changes, which makes the source look at all of them."""
+    """Another file changes, which makes the source look."""
     replace(folder / "other.yaml", text("other", number))
     other = key("other")
     await follower.until(lambda picture: other in picture.items and version(picture.items[other]) == number)
@@ -506,7 +535,7 @@ async def test_a_file_that_stands_empty_keeps_its_objects_for_a_time_and_tells_s
             mock_clock.jump(1)
             await follower.until(lambda picture: bool(picture.rejected))
             (rejected,) = follower.picture.rejected.values()
-            assert "is empty; VirtualService/default/one stay in force until" in rejected.problems[0].reason
+            assert "is empty; VirtualService/default/one are kept until" in rejected.problems[0].reason
             assert names(follower) == {"one"}
             (folder / "a.yaml").write_text(text("one", 1))
             await follower.until(lambda picture: not picture.rejected)
@@ -535,7 +564,7 @@ async def test_broken_text_that_is_still_yaml_takes_nothing_back(
         assert names(follower) == {"one", "two"}
         told = "".join(problem.reason for r in follower.picture.rejected.values() for problem in r.problems)
         assert "VirtualService/default/one, VirtualService/default/two" in told
-        assert "in force" in told
+        assert "is kept" in told
         (folder / "a.yaml").write_text(text("one", 2))
         await eventually(lambda: source.statistics().pending == 1)
         mock_clock.jump(1)
@@ -593,7 +622,7 @@ async def test_a_folder_that_vanishes_keeps_what_it_said_and_says_so(folder: Pat
         await follower.until(lambda picture: bool(picture.rejected))
         (rejected,) = follower.picture.rejected.values()
         assert rejected.origin.location == str(folder)
-        assert "stays in force" in rejected.problems[0].reason
+        assert "is kept" in rejected.problems[0].reason
         assert names(follower) == {"one"}
         folder.mkdir()
         (folder / "a.yaml").write_text(text("one", 2))

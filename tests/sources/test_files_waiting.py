@@ -85,7 +85,7 @@ def test_a_file_that_stands_empty_keeps_its_objects_for_a_time_and_tells_so() ->
     (told,) = index.update(due)
     assert isinstance(told, Rejected)
     assert told.problems[0].reason == (
-        "is empty; VirtualService/default/x, VirtualService/default/y stay in force until it has been empty for 10 s: "
+        "is empty; VirtualService/default/x, VirtualService/default/y are kept until it has been empty for 10 s: "
         "delete the file to remove them at once"
     )
     assert (len(waiting), waiting.unreported) == (1, 0)

@@ -186,7 +186,7 @@ async def test_what_does_not_matter_is_not_told(tmp_path: Path, mock_clock: Mock
     folder = tmp_path / "config"
     folder.mkdir()
     async with watching(folder) as (_, told, _):
-        (tmp_path / "beside").write_text("x")
+        (tmp_path / "next to").write_text("x")
         await turns()
         (folder / "a.yaml").write_text("x")
         await told.wait()

@@ -1,4 +1,4 @@
-"""Keys of issuers: fetched when a policy names them, kept while they can't be had, gone with the policy."""
+"""Keys of issuers: fetched when a policy names them, kept while they are not available, gone with the policy."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class GalleyLike:
     paths: tuple[str, ...] = (SOURCE_PATH,)
     silent: frozenset[str] = frozenset()
     by_type: bool = False
-    """Whether collections are called by the types of their bodies."""
+    """True if collections are called by the types of their bodies."""
 
     def __mapping__(self) -> Mapping[str, Handler]:
         handlers = {SOURCE_PATH: self._source, AGGREGATED_PATH: self._aggregated}

@@ -111,7 +111,7 @@ def test_an_invalid_kubernetes_object_is_rejected_at_its_location_until_it_is_go
     (event,) = apply(to, K8S_SERVICES, rejected=(rejected,))
     assert isinstance(event, Rejected)
     assert (event.key, event.origin.location) == (None, f"galley {K8S_SERVICES} shop/web")
-    assert len(to.published) == 2, "the last valid version stays in force"
+    assert len(to.published) == 2, "the last valid version is kept"
     if ends == "removed":
         events = apply(to, K8S_SERVICES, recovered=("shop/web",))
     else:

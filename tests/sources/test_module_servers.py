@@ -178,7 +178,7 @@ async def test_of_several_platforms_one_is_taken() -> None:
     for checksum in (index, ours):
         assert (await fetched(hub, sha256=checksum.removeprefix("sha256:"))).body == MODULE
     hub.put({"mediaType": INDEX, "manifests": [entry(other, "linux", "arm64"), {}]}, "v1")
-    with pytest.raises(FetchError, match="linux/amd64 is none of them"):
+    with pytest.raises(FetchError, match="linux/amd64 is not one of them"):
         await fetched(hub)
 
 

@@ -1,4 +1,4 @@
-"""Modules of extensions: fetched when an object asks for them, kept while they can't be had, and kept over restarts."""
+"""Modules of extensions: fetched when an object asks for them, kept while not available, also over restarts."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_until_another_module_is_there_the_object_is_as_it_was(
             mock_clock.jump(seconds)
             await modules.settled()
         assert modules.runs() == "one"
-        assert "no such file; the object as it was before stays" in extension_trouble(modules.world.view, KEY)
+        assert "no such file; the object as it was before is kept" in extension_trouble(modules.world.view, KEY)
         server.answers[other] = TWO
         mock_clock.jump(200)
         await modules.settled()
@@ -211,7 +211,7 @@ async def test_a_module_is_looked_for_again_as_its_policy_says(
         mock_clock.jump(REFRESH_SECONDS * 1.5)
         await modules.settled()
         assert modules.runs() == "one"
-        assert ("stays in force" in extension_trouble(modules.world.view, KEY)) is again
+        assert ("is kept" in extension_trouble(modules.world.view, KEY)) is again
 
 
 async def test_modules_outlive_a_restart(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:

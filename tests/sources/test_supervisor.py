@@ -1,4 +1,4 @@
-"""A source that dies is started again; nothing else notices."""
+"""A source that dies is restarted; nothing else notices."""
 
 from __future__ import annotations
 

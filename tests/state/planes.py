@@ -1,4 +1,4 @@
-"""``mesh-pilot discovery`` with a state folder, in a process of its own."""
+"""``mesh-pilot discovery`` with a state folder, in a separate process."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ async def test_a_mesh_config_that_is_wrong_leaves_the_last_good_one_in_force(fil
             assert "mesh.yaml" in str(plane.state.world.rejections()[0].origin)
     async with files.plane() as plane:
         files.mesh.write_text(AFTER)
-        await eventually(lambda: root_namespace(plane) == "others", what="the mended one is in force")
+        await eventually(lambda: root_namespace(plane) == "others", what="the fixed one is in force")
         await eventually(lambda: not plane.state.world.rejections(), what="it is refused no more")
         await eventually(lambda: not stale(plane), what="all have synced")
 

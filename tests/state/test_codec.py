@@ -1,4 +1,4 @@
-"""Items to bytes and back: nothing is lost, and bytes that are no item are refused."""
+"""Items to bytes and back: nothing is lost, and bytes that are not item are refused."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from mesh_pilot.istio.reading.mesh import default_mesh
 from mesh_pilot.istio.reading.yaml import Document, load
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.events import (
+    ChallengeAnswer,
+    Challenges,
     Endpoints,
     Grant,
     Item,
@@ -132,6 +134,7 @@ simple = st.one_of(
     secrets,
     st.builds(KeySet, texts, texts, texts),
     st.builds(ResolvedHost, texts, tuples),
+    st.builds(Challenges, st.lists(st.builds(ChallengeAnswer, texts, texts, texts), max_size=2).map(tuple)),
     configs,
     st.builds(MeshConfigValue, st.builds(MeshConfig, root_namespace=texts), origins, problems, tuples),
     st.builds(
@@ -209,6 +212,18 @@ def test_objects_as_people_write_them_are_read_back() -> None:
     assert count > 100
 
 
+def test_what_neighbours_in_a_list_have_in_common_is_in_memory_once() -> None:
+    labels = ({"app": "reviews"}, {"app": "reviews"}, {"app": "ratings"}, {"app": "reviews"})
+    endpoints = [WorkloadEntry(address=f"10.0.0.{n}", labels=each, network="far") for n, each in enumerate(labels)]
+    found = decode(encode(Config(ConfigKey("ServiceEntry", "a", "b"), ServiceEntry(endpoints=endpoints))))
+    assert isinstance(found, Config)
+    first, second, third, fourth = found.spec.endpoints
+    assert first.labels is second.labels
+    assert third.labels == {"app": "ratings"} and fourth.labels == {"app": "reviews"}
+    assert first.network is second.network is third.network is fourth.network
+    assert [each.address for each in found.spec.endpoints] == [f"10.0.0.{number}" for number in range(4)]
+
+
 def test_the_default_mesh_is_read_back() -> None:
     mesh = default_mesh("istio-system")
     found = decode(encode(MeshConfigValue(mesh)))
@@ -261,7 +276,7 @@ def test_times_keep_their_microseconds() -> None:
     assert found.created == at
 
 
-LAYOUT = "2948cde5d8ae"
+LAYOUT = "9a7a7709909f"
 
 
 def test_another_layout_has_another_format() -> None:

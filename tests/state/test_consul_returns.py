@@ -72,7 +72,7 @@ def all_at(address: str, names: list[str] = SERVICES) -> dict[str, str]:
 
 @asynccontextmanager
 async def known(folder: Path) -> AsyncIterator[ConsulStub]:
-    """A Consul whose services a control plane with its state in this folder has served, and that has ended."""
+    """A Consul whose services a control plane with its state in this folder has served, and that ended."""
     async with consul_stub() as stub:
         fill(stub, SERVICES, "10.0.0.1", index=100)
         async with plane(stub, folder) as first:

@@ -354,7 +354,7 @@ def test_a_run_that_began_without_the_state_of_the_last_one_begins_the_history_a
     with capture_logs() as logs:
         run.write()
     run.close()
-    assert [line["event"] for line in logs] == ["history begins anew"]
+    assert [line["event"] for line in logs] == ["history begins again"]
     with HistoryReader.open(tmp_path) as history:
         assert history.kept() == (1, 1)
         assert history.items_at(1).items == run.copies[1]

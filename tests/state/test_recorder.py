@@ -103,7 +103,7 @@ async def test_a_source_that_goes_on_elsewhere_is_kept_there_once_it_stands_by_i
     confirmed = plane.recorder.statistics().confirmed["west"]
     await plane.recorder.replaced(source := later("new", synced=False))
     await plane.recorder._write()
-    assert plane.recorder.statistics().confirmed["west"] == confirmed  # the source that has ended has no say
+    assert plane.recorder.statistics().confirmed["west"] == confirmed  # the source that ended has no say
     assert plane.store.picture_of("west", "new") is None
     source.synced = True
     await plane.recorder._write()

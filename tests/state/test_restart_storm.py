@@ -20,7 +20,7 @@ from tests.support.pilot import ADS, port_of, request, served, until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
 
-KILLS = 20
+KILLS = 10
 EDIT_SECONDS = 0.2
 
 

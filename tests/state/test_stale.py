@@ -44,7 +44,7 @@ async def test_a_stale_source_is_named_everywhere_and_is_over_when_it_answers(tm
         limits["told"] = 0.0
         code, text = await page(plane, "/ready")
         assert code == 503
-        assert text.startswith("told: its picture is 0:00:0")
+        assert text.startswith("told: the picture is 0:00:0")
         assert "may be 0:00:00 old at most" in text
         assert names(plane) == {"a", "b"}, "proxies are served all the same"
 

@@ -1,6 +1,6 @@
 """A state folder that is damaged, taken away or forbidden, under ``mesh-pilot discovery`` as people run it.
 
-In each case the mesh that is served is right, the log has one clear line about the state, and the process goes on.
+In each case the mesh that is served is right, the log has one clear line about the state, and the process continues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def run_once(folder: Path, port: int, *, how: signal.Signals = signal.SIGTERM) -
 
 
 def is_written(folder: Path) -> bool:
-    """Whether something of the services is in the state's files."""
+    """True if something of the services is in the state's files."""
     files = (folder / "state" / name for name in ("state.db", "state.db-wal"))
     return any(file.is_file() and b"s7.test" in file.read_bytes() for file in files)
 

@@ -242,9 +242,9 @@ def _lost_table(path: Path) -> None:
         (_other_database, "something else"),
         (_newer, f"format {FORMAT + 1}"),
         (_half, "malformed|garbled"),
-        (_folder, "no file of its owner's alone"),
-        (_link, "no file of its owner's alone"),
-        (_hard_link, "no file of its owner's alone"),
+        (_folder, "not a file of its owner's alone"),
+        (_link, "not a file of its owner's alone"),
+        (_hard_link, "not a file of its owner's alone"),
         (_lost_table, "no such table"),
     ],
 )
@@ -334,7 +334,7 @@ def test_a_disk_that_cannot_be_written_is_read_all_the_same(tmp_path: Path, monk
     one = store(tmp_path)
     one.pictures()
     one.write(whole("a", keys("1", "2", "3")))
-    one.write(whole("b", keys("4")))  # is in the log beside the file only
+    one.write(whole("b", keys("4")))  # is in the log next to the file only
     crashed = tmp_path / "crashed"
     crashed.mkdir(mode=0o700)
     for name in ("state.db", "state.db-wal"):

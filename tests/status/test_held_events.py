@@ -1,4 +1,4 @@
-"""Kubernetes' events about what stays in force although it is gone."""
+"""Kubernetes' events about what is kept although it is gone."""
 
 from __future__ import annotations
 

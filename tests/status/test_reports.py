@@ -101,7 +101,7 @@ async def test_a_change_is_followed_until_every_proxy_has_it(autojump_clock: Moc
         stage.world.apply([refused])
         reports.published(7, [])
         await trio.sleep(2)
-        assert condition() == ("False", "spec.hosts: is missing (the last good version stays in force)")
+        assert condition() == ("False", "spec.hosts: is missing (the last good version is kept)")
         stage.world.apply([Delete(SOURCE, ("config", *KEY)), refused])
         reports.published(8, [])
         await trio.sleep(2)

@@ -253,7 +253,7 @@ class Mesh:
         return sidecar(ip, name=f"s{number}-1", namespace=namespace, labels={"app": f"s{number}"})
 
     def _service(self, number: int) -> str:
-        """A third has a port of TCP beside, at an address."""
+        """A third has a port of TCP next to, at an address."""
         has_tcp = number % 3 == 0
         ports = "80 http HTTP, 5432 tcp TCP" if has_tcp else "80 http HTTP"
         address = f"10.200.{number // 200}.{number % 200 + 1}" if has_tcp else ""

@@ -15,7 +15,7 @@ from tests.support.forgery import csr_of, key_pem, new_key
 
 
 class Agent:
-    """The files of one workload: ``cert-chain.pem``, ``key.pem`` and ``root-cert.pem`` in a folder of its own."""
+    """The files of one workload: ``cert-chain.pem``, ``key.pem`` and ``root-cert.pem`` in its own folder."""
 
     def __init__(self, folder: Path, identity: Identity, roots: Path) -> None:
         folder.mkdir()
@@ -45,7 +45,7 @@ class Agent:
         _replace(self.roots, answer.cert_chain[-1].encode())
 
     async def keep(self, address: str, lifetime: timedelta) -> None:
-        """Renew for ever, each time after a third of the lifetime."""
+        """Renew forever, each time after a third of the lifetime."""
         while True:
             await trio.sleep(lifetime.total_seconds() / 3)
             await self.renew(address, lifetime)

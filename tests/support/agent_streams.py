@@ -50,7 +50,7 @@ class AdsStream:
     async def answer(self) -> DiscoveryResponse:
         """The next answer, which is accepted."""
         found = await self._call.recv_message()
-        assert found is not None, "the stream has ended"
+        assert found is not None, "the stream ended"
         self.last[found.type_url] = found
         accepted = DiscoveryRequest(
             type_url=found.type_url,
@@ -79,7 +79,7 @@ class AdsStream:
 async def ads_stream(
     address: str, node: Node, *, channel: Channel | None = None, method: str = ADS
 ) -> AsyncIterator[AdsStream]:
-    """A stream for the length of the block; on a connection of its own without ``channel``."""
+    """A stream for the length of the block; on its own connection without ``channel``."""
     if channel is None:
         async with open_channel(address) as own, ads_stream(address, node, channel=own, method=method) as stream:
             yield stream

@@ -57,7 +57,7 @@ IN_MEMORY = Access(server="http://double", token=Pem(text=TOKEN.encode()))
 LEASES = ApiResource("coordination.k8s.io", ("v1",), "leases", "Lease")
 PODS = ApiResource("", ("v1",), "pods", "Pod")
 NO_STATUS = {"configmaps", "secrets", "leases", "endpoints", "endpointslices"}
-"""Resources whose status is no subresource."""
+"""Resources whose status is not a subresource."""
 
 
 @attrs.define

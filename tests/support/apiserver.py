@@ -258,7 +258,9 @@ class ApiServer:
         content = None if body is None else json.dumps(body).encode()
         async with httpx.AsyncClient(base_url=self.address, verify=self.trust(), timeout=30, trust_env=False) as client:
             while True:
-                reply = await client.request(method, path, content=content, headers=headers, params=query)
+                # Not cancelled: httpcore does not close the socket of a TLS handshake that is.
+                with trio.CancelScope(shield=True):
+                    reply = await client.request(method, path, content=content, headers=headers, params=query)
                 if reply.status_code != httpx.codes.TOO_MANY_REQUESTS:
                     return reply
                 await trio.sleep(_WAITED)  # right after its start: "storage is (re)initializing"

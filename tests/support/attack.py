@@ -1,4 +1,4 @@
-"""A good client beside an attack: how late pushes reach it, and what the attack does to the plane's memory.
+"""A good client next to an attack: how late pushes reach it, and what the attack does to the plane's memory.
 
     with victim(tmp_path / "config") as here:
         report = here.under_attack([script, str(here.pilot.grpc_port), "5", ...])
@@ -6,7 +6,7 @@
         ...  # more attacks
         here.assert_memory_is_back()
 
-The attacker is a process of its own: a Python script that ends by itself and prints one line of JSON, an object, on its
+The attacker is a separate process: a Python script that ends on its own and prints one line of JSON, an object, on its
 standard output. Attacks share a plane: to start one takes as long as an attack, and what one leaves behind adds up.
 """
 
@@ -91,7 +91,7 @@ class GoodClient:
                 self._changed.notify_all()
 
     def wait_for(self, port: int, seconds: float = LOST_SECONDS) -> bool:
-        """Whether the client is sent clusters with this port in time."""
+        """True if the client is sent clusters with this port in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._seen == port or self.error, seconds)
             assert not self.error, f"the good client lost its stream: {self.error}"
@@ -151,7 +151,7 @@ class Report:
     baseline: list[float]
     """Pushes before the attack."""
     pushes: list[float]
-    """Pushes while it went on."""
+    """Pushes while it continued."""
     base_kb: int
     """Before the first attack on this plane."""
     begin_kb: int
@@ -188,7 +188,7 @@ class Report:
         )
 
     def assert_held(self, *, slack: float = SLACK) -> None:
-        """Pushes went on, memory stayed within bounds, the log is short."""
+        """Pushes continued, memory stayed within bounds, the log is short."""
         print(self)
         assert self.p99 < max(SOON_SECONDS, slack * max(self.baseline)), str(self)
         assert self.peak_kb < self.begin_kb + self.base_kb + ROOM_KB, str(self)
@@ -218,7 +218,7 @@ class _PeakMemory:
 
 
 class Victim:
-    """A plane that is attacked, and the good client beside."""
+    """A plane that is attacked, and the good client next to."""
 
     def __init__(self, pilot: Pilot, client: GoodClient) -> None:
         self.pilot = pilot

@@ -53,7 +53,7 @@ def unretried(host: str, *gateways: str) -> str:
 
 @asynccontextmanager
 async def backends(folder: Path, *names: str, mesh: str = "") -> AsyncIterator[tuple[Fleet, list[Backend]]]:
-    """A control plane, and a backend of each name on a loopback address of its own."""
+    """A control plane, and a backend of each name on its own loopback address."""
     async with fleet(folder, mesh=mesh) as running:
         yield running, [await running.backend(name, host=f"127.0.1.{i}") for i, name in enumerate(names, 1)]
         await running.assert_all_taken()

@@ -10,11 +10,14 @@ import pytest
 
 from mesh_pilot.agent.envoy.binary import EnvoyError, find_envoy
 
+BUILT = Path(__file__).resolve().parents[2] / ".tox"
+"""The folder to which tox has programs fetched and built."""
 
-def require_binary(name: str, variable: str = "") -> Path:
+
+def require_binary(name: str, variable: str = "", *, built: str = "") -> Path:
     """The path of a program that the test needs: that of the variable of its name (``CONSUL``), else the one on PATH.
 
-    ``variable`` is that variable's name where it is another.
+    ``variable`` is that variable's name where it is another; ``built``, where below `BUILT` a tool puts the program.
 
     Without it the test is skipped on a developer's machine and fails where the environment variable CI is set: a
     suite that silently tests less is worse than a red one.
@@ -26,8 +29,8 @@ def require_binary(name: str, variable: str = "") -> Path:
             why = str(error)
     else:
         variable = variable or name.upper()
-        found = shutil.which(os.environ.get(variable, "")) or shutil.which(name)
-        if found is not None:
+        places = (os.environ.get(variable, ""), name, *([BUILT / built] if built else []))
+        if found := next(filter(None, map(shutil.which, places)), None):
             return Path(found)
         why = f"no {name} on PATH, and {variable} does not name one"
     if os.environ.get("CI"):

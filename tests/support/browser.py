@@ -1,6 +1,6 @@
 """A control plane in a thread, and a browser that looks at its page.
 
-Playwright's synchronous API cannot run inside Trio's loop; so the loop has a thread of its own, and tests are plain
+Playwright's synchronous API cannot run inside Trio's loop; so the loop has a separate thread, and tests are plain
 functions.
 """
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class PlaneThread:
-    """A control plane in a thread of its own, with proxies."""
+    """A control plane in a separate thread, with proxies."""
 
     def __init__(self, plane: ControlPlane, nursery: trio.Nursery, token: trio.lowlevel.TrioToken) -> None:
         self.plane = plane

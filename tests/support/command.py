@@ -32,7 +32,7 @@ COMMAND = [sys.executable, "-W", "error", "-m", "mesh_pilot.cli"]
 
 @attrs.frozen
 class Done:
-    """A command that has ended."""
+    """A command that ended."""
 
     code: int
     out: str

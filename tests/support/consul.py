@@ -3,6 +3,9 @@
 async with real_consul(tmp_path) as consul:
     await consul.register("web", port=8080, meta={"protocol": "http"})
     async with cable(consul.port) as line: ...
+
+It is the one that ``CONSUL`` names, 1.8. A test that asks for the fixture ``each_consul`` runs with the newest one as
+well, one that asks for ``newest_consul`` with that alone (tools/get_consul.py has both).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import json
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,17 +97,23 @@ async def real_consul(
     arguments: Sequence[str] = ("-dev",),
     client: httpx.AsyncClient | None = None,
     led: bool = True,
+    variable: str = "",
 ) -> AsyncIterator[Consul]:
-    """Run an agent on the loopback with these ports (HTTP, server RPC, serf LAN, serf WAN) for the length of the block.
+    """Run an agent on the loopback with these ports (HTTP, server RPC, serf LAN, serf WAN; gRPC over TLS where it is to
+    have peers) for the length of the block.
 
     Skips the test where there is no Consul (fails in CI). ``led``: wait until it has a leader.
+    ``variable``: the environment variable that names another version of it.
     """
-    binary = require_binary("consul")
-    http, server, lan, wan = ports
+    binary = require_binary("consul", variable)
+    http, server, lan, wan, *for_peers = ports
+    own = {"http": http, "dns": -1, "grpc": -1, "server": server, "serf_lan": lan, "serf_wan": wan}
+    if _has_peers(binary):
+        own["grpc_tls"] = for_peers[0] if for_peers else -1
     settings = {
         "bind_addr": "127.0.0.1",
         "client_addr": "127.0.0.1",
-        "ports": {"http": http, "dns": -1, "grpc": -1, "server": server, "serf_lan": lan, "serf_wan": wan},
+        "ports": own,
         "node_name": name,
         "disable_update_check": True,
         "log_level": "warn",
@@ -121,8 +131,10 @@ async def real_consul(
             start_new_session=True,
         )
     try:
-        async with client or httpx.AsyncClient(base_url=f"http://127.0.0.1:{http}", timeout=60, trust_env=False) as own:
-            consul = Consul(process, http, own, log)
+        async with client or httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{http}", timeout=60, trust_env=False
+        ) as asking:
+            consul = Consul(process, http, asking, log)
             with trio.fail_after(60):
                 while led and not await _is_led(consul):
                     assert process.poll() is None, log.read_text()[-2000:]
@@ -135,8 +147,35 @@ async def real_consul(
             await process.wait()
 
 
+@cache
+def _has_peers(binary: Path) -> bool:
+    """True if a Consul can be peered: an older one knows no port for it."""
+    said = subprocess.run([binary, "version"], capture_output=True, text=True, check=True).stdout
+    major, minor = said.split()[1].removeprefix("v").split(".")[:2]
+    return (int(major), int(minor)) >= (1, 14)
+
+
+async def peer(accepting: Consul, as_name: str, dialing: Consul, its_name: str) -> None:
+    """Peer two clusters: the first calls the second ``as_name``, and the second calls the first ``its_name``."""
+    token = (await accepting.ask("POST", "/v1/peering/token", json={"PeerName": as_name})).json()["PeeringToken"]
+    body = {"PeerName": its_name, "PeeringToken": token}
+    await dialing.ask("POST", "/v1/peering/establish", json=body)
+
+    async def is_active(consul: Consul, name: str) -> bool:
+        return bool((await consul.ask("GET", f"/v1/peering/{name}")).json()["State"] == "ACTIVE")
+
+    for consul, name in ((accepting, as_name), (dialing, its_name)):
+        await eventually(lambda consul=consul, name=name: is_active(consul, name), what=f"peering {name} is active")
+
+
+async def export(consul: Consul, peer: str, *services: str) -> None:
+    """Export these services to a peer, and no others."""
+    exported = [{"Name": service, "Consumers": [{"Peer": peer}]} for service in services]
+    await consul.ask("PUT", "/v1/config", json={"Kind": "exported-services", "Name": "default", "Services": exported})
+
+
 async def _is_led(consul: Consul) -> bool:
-    """Whether it has a leader, and is in the catalog itself."""
+    """True if it has a leader, and is in the catalog itself."""
     try:
         reply = await consul.client.get("/v1/catalog/services")
         return reply.status_code == 200 and "consul" in reply.json()
@@ -164,7 +203,7 @@ class Cable:
         for scope in self._scopes:
             scope.cancel()
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         self._is_cut = False
 
     async def carry(self, near: trio.SocketStream) -> None:

@@ -85,7 +85,7 @@ def container(
     hostname: str = "",
     programs: Iterable[Path] = (),
 ) -> Sequence[str]:
-    """What a command begins with to run with a root of its own in ``folder``.
+    """What a command begins with to run with its own root in ``folder``.
 
     ``mounts``: files and folders of this machine by their path there; ``hosts``: the addresses of names;
     ``programs``: folders that every user must reach.

@@ -1,4 +1,4 @@
-"""The names for which a proxy's Envoy would wait for ever: a walk over everything that it is sent."""
+"""The names for which a proxy's Envoy would wait forever: a walk over everything that it is sent."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def matcher(extension: str) -> Json:
 
 DANGLING: dict[str, tuple[Json, ...]] = {
     "a route table": (manager({"rds": {"route_config_name": "none"}}),),
-    "a route table, not for ever": (manager({"rds": {"route_config_name": "none", "config_source": SOON}}),),
+    "a route table, not forever": (manager({"rds": {"route_config_name": "none", "config_source": SOON}}),),
     "a list of scoped routes": (
         manager({"scoped_routes": {
             **SCOPED, "rds_config_source": FOREVER, "scoped_rds": {"scoped_rds_config_source": FOREVER}}}),
@@ -137,8 +137,8 @@ DANGLING: dict[str, tuple[Json, ...]] = {
             "scoped_route_configurations": [{"name": "a", "route_configuration_name": "none", "key": KEY}]}}}),
     ),
     "an extension of requests": (http(discovered(FOREVER)),),
-    "an extension, not for ever": (http(discovered(SOON)),),
-    "an extension with a default, for ever": (http(discovered(FOREVER, default_config={"@type": WASM})),),
+    "an extension, not forever": (http(discovered(SOON)),),
+    "an extension with a default, forever": (http(discovered(FOREVER, default_config={"@type": WASM})),),
     "an extension of connections": (
         patch("NETWORK_FILTER", "INSERT_FIRST", discovered(FOREVER, RBAC), context="GATEWAY", listener=in_filter(HCM)),
     ),

@@ -46,11 +46,11 @@ class RealEnvoy(EnvoyProcess):
         return sum((await self.stats(regex)).values())
 
     async def takes_traffic(self) -> bool:
-        """Whether its workers have started: a little after it says that it is live."""
+        """True if its workers have started: a little after it says that it is live."""
         return (await self.stats("workers_started")).get("listener_manager.workers_started") == 1
 
     async def connected(self) -> bool:
-        """Whether its ADS stream to the control plane stands."""
+        """True if its ADS stream to the control plane stands."""
         return (await self.stats("control_plane.connected_state")).get("control_plane.connected_state") == 1
 
 

@@ -252,8 +252,8 @@ class EnvoyModel:
                 self.warming |= names_in(resource).endpoints
 
     def _now(self, type_url: str) -> Mapping[str, Resource]:
-        assert self.stream._resources is not None
-        source = self.stream._resources.set(type_url)
+        assert self.stream._order.resources is not None
+        source = self.stream._order.resources.set(type_url)
         assert source is not None
         return source.snapshot().entries
 
@@ -266,9 +266,9 @@ class EnvoyModel:
             assert not missing, f"{self!r} was sent {resource.name}, which names {sorted(missing)}, not sent yet"
 
     def _check_removed(self, removed: Set[str]) -> None:
-        assert self.stream._resources is not None
+        assert self.stream._order.resources is not None
         for type_url in REFERRERS:
-            source = self.stream._resources.set(type_url)
+            source = self.stream._order.resources.set(type_url)
             if source is None:
                 assert type_url == VIRTUAL_HOST
                 continue

@@ -78,7 +78,7 @@ class Firefox:
         while not size.endswith(b":"):
             read = self._read.read(1)
             if not read:
-                raise FirefoxError("it has ended")
+                raise FirefoxError("it ended")
             size += read
         return json.loads(self._read.read(int(size[:-1])))
 
@@ -108,6 +108,15 @@ class Firefox:
         """Click an element, as a person would: it is scrolled to, and must not be hidden."""
         self.send("WebDriver:ElementClick", id=element)
 
+    def click_at(self, xpath: str) -> None:
+        """Click the first element that an XPath finds, as it is then: a live page may replace it in between."""
+        while True:
+            try:
+                return self.click(self.element(xpath))
+            except FirefoxError as error:
+                if "stale element" not in str(error):
+                    raise
+
     def type(self, element: str, text: str) -> None:
         """Type into an element."""
         self.send("WebDriver:ElementSendKeys", id=element, text=text)
@@ -127,7 +136,7 @@ class Firefox:
 
 @contextmanager
 def firefox(profile: Path) -> Iterator[Firefox]:
-    """A Firefox with a profile of its own, for the length of the block. Skipped, or failing in CI, without one."""
+    """A Firefox with its own profile, for the length of the block. Skipped, or failing in CI, without one."""
     binary = require_binary("firefox-esr", "FIREFOX")
     profile.mkdir(exist_ok=True)
     lines = (f"user_pref({json.dumps(name)}, {json.dumps(value)});\n" for name, value in PREFERENCES.items())

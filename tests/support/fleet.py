@@ -1,4 +1,4 @@
-"""A small mesh for tests of traffic: our control plane on a folder of YAML, real Envoys, backends of our own.
+"""A small mesh for tests of traffic: our control plane on a folder of YAML, real Envoys, our own backends.
 
     async with fleet(tmp_path, config, mesh) as mesh:
         envoy = await mesh.envoy(EnvoyNode("web", interception=Interception.NONE), delta=True)
@@ -104,7 +104,7 @@ class Fleet:
         address: str = "127.0.0.1",
         **more: Any,
     ) -> httpx.Response:
-        """The reply over a connection of its own, with the host as SNI, its certificate verified by ``ca``."""
+        """The reply over its own connection, with the host as SNI, its certificate verified by ``ca``."""
         context = ssl.create_default_context(cafile=str(ca))
         if own is not None:
             context.load_cert_chain(own.certificate, own.key)

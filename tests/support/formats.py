@@ -87,7 +87,7 @@ BAD_EXPRESSIONS = {
     "string(a)": '"string" is not a function',
     "a.matches('(')": "is not a regular expression",
     "9223372036854775808": "is out of range",
-    "'\\ud800'": "an escape of what is no character",
+    "'\\ud800'": "an escape of what is not a character",
     "for": "a reserved word",
     "a{b: c}": '"a" is not the name of a message',
     "": "it ends early",

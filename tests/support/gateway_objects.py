@@ -55,6 +55,7 @@ def gateway(pick: Pick) -> str:
   allowedListeners: {{namespaces: {{from: {pick("All", "Same", "None")}}}}}
   listeners:
   - {{name: http, port: {pick(80, 81)}, protocol: {first}{hostname}, {allowed}}}
+  - {{name: udp, port: {pick(80, 53)}, protocol: UDP}}
   - {{name: tls, port: 443, protocol: {protocol}, tls: {{mode: {mode}}}}}
 """
         + address
@@ -86,6 +87,10 @@ def _backends(pick: Pick) -> str:
     return f"backendRefs: [{{name: {name}, namespace: {namespace}, port: {pick(80, 81)}, weight: {weight}}}]"
 
 
+def _session(pick: Pick) -> str:
+    return pick("", "sessionPersistence: {sessionName: one}, ", "sessionPersistence: {type: Header}, ")
+
+
 def http_route(pick: Pick) -> str:
     hostnames = pick("", "  hostnames: [a.example.com]\n", "  hostnames: [a.example.com, b.example.com]\n")
     match = pick("", "matches: [{path: {value: /a}}], ", "matches: [{headers: [{name: x, value: y}]}], ")
@@ -93,7 +98,7 @@ def http_route(pick: Pick) -> str:
         _head(pick, "HTTPRoute", "one", "two")
         + _parents(pick)
         + hostnames
-        + f"  rules: [{{{match}{_backends(pick)}}}]\n"
+        + f"  rules: [{{{match}{_session(pick)}{_backends(pick)}}}]\n"
     )
 
 
@@ -118,7 +123,7 @@ def udp_route(pick: Pick) -> str:
 
 
 def reference_grant(pick: Pick) -> str:
-    kind, target = pick(("HTTPRoute", "Service"), ("Gateway", "Secret"))
+    kind, target = pick(("HTTPRoute", "Service"), ("UDPRoute", "Service"), ("Gateway", "Secret"))
     return (
         _head(pick, "ReferenceGrant", "permits")
         + f"""  from: [{{group: {_API[:-3]}, kind: {kind}, namespace: {pick("shop", "other")}}}]
@@ -142,6 +147,7 @@ def backend_traffic_policy(pick: Pick) -> str:
         _head(pick, "XBackendTrafficPolicy", "one", api="gateway.networking.x-k8s.io/v1alpha1", namespace="shop")
         + f"""  targetRefs: [{{group: "", kind: Service, name: {pick("a", "b")}}}]
   retryConstraint: {{budget: {{percent: {pick(20, 30)}, interval: 10s}}, minRetryRate: {{count: 10, interval: 1s}}}}
+  {pick("", "sessionPersistence: {}")}
 """
     )
 

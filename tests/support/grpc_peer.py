@@ -1,6 +1,6 @@
 """A grpcio process of a test: it calls, and serves, as it is told by lines of JSON on its standard input.
 
-Run by ``proxyless.py`` in a process of its own, because grpcio reads its xDS bootstrap once a process. Each line
+Run by ``proxyless.py`` in a separate process, because grpcio reads its xDS bootstrap once a process. Each line
 ``{"do": name, ...}`` is answered by one line: what the function of that name returns, or ``{"error": ...}``.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 import grpc.experimental
+from xds.data.orca.v3.orca_load_report_pb2 import OrcaLoadReport
 
 METHOD = "/test.Echo/Say"
 
@@ -31,6 +32,8 @@ class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
         """How many of the next calls fail."""
         self.code = grpc.StatusCode.UNAVAILABLE
         self.hangs = False
+        self.utilization = 0.0
+        """Its load as it reports it with each answer, at a hundred calls a second; 0: it reports none."""
 
     def service(self, call: Any) -> Any:
         return grpc.unary_unary_rpc_method_handler(self.say)
@@ -44,6 +47,9 @@ class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
             over = threading.Event()
             if context.add_callback(over.set):
                 over.wait()
+        if self.utilization:
+            report = OrcaLoadReport(application_utilization=self.utilization, rps_fractional=100)
+            context.set_trailing_metadata((("endpoint-load-metrics-bin", report.SerializeToString()),))
         metadata = {k: v for k, v in context.invocation_metadata() if isinstance(v, str)}
         return json.dumps({"name": self.name, "metadata": metadata}).encode()
 
@@ -73,6 +79,10 @@ class Peer:
         echo.failures, echo.code, echo.hangs = failures, grpc.StatusCode[code], hangs
         calls, echo.calls = echo.calls, 0
         return calls
+
+    def report(self, name: str, utilization: float) -> None:
+        """Have a server report its load (ORCA) from now on."""
+        self.echoes[name].utilization = utilization
 
     def call(
         self,

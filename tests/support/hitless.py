@@ -78,7 +78,7 @@ class Hitless:
         )
 
     def _all_by(self, name: str) -> bool:
-        """Whether the last replies were all this backend's: other replies start the count again."""
+        """True if the last replies were all this backend's: other replies start the count again."""
         if any(backend != name for _, backend in self.answers):
             self.answers.clear()
         return all(self.answers[host, name] > 4 for host in HOSTS)
@@ -118,7 +118,7 @@ async def hitless(
     services: bool = False,
     flags: Sequence[str] = (),
 ) -> AsyncIterator[Hitless]:
-    """A control plane in a process of its own, an Envoy, two backends, and requests while the block runs.
+    """A control plane in a separate process, an Envoy, two backends, and requests while the block runs.
 
     The hosts themselves are services for sidecars, and with ``services`` for the gateway too. ``flags`` are more of the
     control plane's.

@@ -4,7 +4,7 @@ async with cluster(tmp_path) as made:
     await made.server.ask("POST", f"/api/v1/namespaces/shop/pods", pod)     # is injected
 
 A real API server takes the files and asks the webhooks by their Service, which has the address that it was given there;
-redirecting its port is what kube-proxy does. All of it, and the caller's thread, is in a network of its own.
+redirecting its port is what kube-proxy does. All of it, and the caller's thread, is in its own network.
 """
 
 from __future__ import annotations

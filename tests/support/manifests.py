@@ -17,7 +17,7 @@ from tests.support.echo import Backend
 NAMESPACE = "shop"
 
 _SECURITY = ("AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication")
-_OWN = ("LocalRateLimit", "HealthCheck")
+_OWN = ("LocalRateLimit", "GlobalRateLimit", "HealthCheck")
 _GROUPS = {
     **dict.fromkeys(_SECURITY, "security.istio.io/v1"),
     **dict.fromkeys(_OWN, "policy.mesh-pilot.io/v1alpha1"),

@@ -29,7 +29,7 @@ class Marker:
 
 
 def token_marker(name: str, token: str) -> Marker:
-    """The last part of a token; the others are no secret."""
+    """The last part of a token; the others are not secret."""
     last = token.rpartition(".")[2]
     return Marker(name, (last[:PIECE], last[-PIECE:], base64.b64encode(token.encode()).decode()[-3 * PIECE : -PIECE]))
 
@@ -64,7 +64,7 @@ def file_markers(folder: Path) -> list[Marker]:
 
 
 def given_away(markers: Iterable[Marker], text: str) -> list[str]:
-    """The names of those that a text gives away."""
+    """The names of those that a string gives away."""
     return sorted({marker.name for marker in markers if marker.is_in(text)})
 
 

@@ -3,7 +3,8 @@
 ``envoy`` is a real Envoy, ``process`` any other program, ``plane`` a whole control plane in the test's own process. A
 mark covers those after it: a test that starts an Envoy has the one mark ``envoy``. A test that starts more than its
 mark covers fails with the name of the mark that it needs. Marks decide in which environment a test runs and whether it
-has a second try; ``tests/README.md`` has the table. Tests marked ``slow`` may start anything.
+has a second try; ``tests/README.md`` has the table. Tests marked ``slow`` may start anything; the programs of
+`BUILT_FOR_SLOW` are in their environment alone.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from mesh_pilot.agent.envoy.binary import EnvoyError, find_envoy
-from mesh_pilot.app.serving import ControlPlane
 
-MARKS = ("envoy", "process", "plane")
+MARKS = ("slow", "envoy", "process", "plane")
 """Each covers those after it."""
+
+BUILT_FOR_SLOW = {"etcd", "kube-apiserver"}
+"""Programs that ``tox.ini`` builds for no other environment."""
 
 FORKS = {"os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 
@@ -30,18 +33,23 @@ class Guard:
     def __init__(self) -> None:
         self._covered: tuple[str, ...] | None = None
         self._missing: set[str] = set()
+        self._watches_planes = False
         self._envoy = _real_envoy()
 
     def install(self) -> None:
         """Watch this process from now on. An audit hook cannot be removed."""
         sys.addaudithook(self._audit)
-        ControlPlane.__init__ = _telling(ControlPlane.__init__, lambda: self._started("plane"))  # type: ignore[method-assign]
 
     def begin(self, marks: Iterable[str]) -> None:
         """A test with these marks begins."""
+        # Not imported here, which would make the start of a small run twice as long.
+        serving = sys.modules.get("mesh_pilot.app.serving")
+        if serving is not None and not self._watches_planes:
+            serving.ControlPlane.__init__ = _telling(serving.ControlPlane.__init__, lambda: self._started("plane"))
+            self._watches_planes = True
         named = {*marks}
         strongest = min((MARKS.index(mark) for mark in named & {*MARKS}), default=len(MARKS))
-        self._covered = None if "slow" in named else MARKS[strongest:]
+        self._covered = MARKS[strongest:]
         self._missing = set()
 
     def end(self) -> str | None:
@@ -57,7 +65,10 @@ class Guard:
         if self._covered is None:
             return
         if event == "subprocess.Popen":
-            self._started("envoy" if _program(args[0]) == self._envoy else "process")
+            program = _program(args[0])
+            if program and program.name in BUILT_FOR_SLOW:
+                self._started("slow")
+            self._started("envoy" if program == self._envoy else "process")
         elif event in FORKS:
             self._started("process")
 

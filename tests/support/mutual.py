@@ -57,7 +57,7 @@ spec:
 
 
 def served_by_sidecar(port: int, target: int, app: Backend) -> str:
-    """The service at a workload with a sidecar of its own, which hands on to the app."""
+    """The service at a workload with its own sidecar, which hands on to the app."""
     return f"""
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -143,7 +143,7 @@ class Mutual:
         await eventually(lambda: sum(self.load.answers.values()) > answered + 20, what="requests go on")
 
     async def ask_as(self, files: CertificateFiles) -> None:
-        """Make a request with a client certificate, on a connection of its own. Raises httpx.TransportError."""
+        """Make a request with a client certificate, on its own connection. Raises httpx.TransportError."""
         assert files.certificate is not None
         context = ssl.create_default_context(cafile=str(files.trusted))
         context.check_hostname = False

@@ -151,7 +151,7 @@ async def receive(stream: trio.SocketStream) -> bytes:
     received = b""
     while len(received) < 2 or len(received) < 2 + int.from_bytes(received[:2], "big"):
         more = await stream.receive_some(65535)
-        assert more, "the connection has ended"
+        assert more, "the connection ended"
         received += more
     return received[2:]
 

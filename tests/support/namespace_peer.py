@@ -89,7 +89,7 @@ def open_socket(family: int, kind: int, uid: int = 0, gid: int = 0) -> socket.so
 
 
 def listen(protocol: str, port: int, host: str, uid: int) -> dict[str, Any]:
-    """On this port of both families, or of one address; as a user of its own for UDP, whose answers have one."""
+    """On this port of both families, or of one address; as its own user for UDP, whose answers have one."""
     for family, anywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
         if host and (":" in host) != (family == socket.AF_INET6):
             continue
@@ -154,7 +154,7 @@ class Stream:
             pass
 
     def exchange(self) -> dict[str, Any]:
-        """Send a line and read it back; how many have come back, and the error that has ended the connection."""
+        """Send a line and read it back; how many have come back, and the error that ended the connection."""
         with self._lock:
             if not self._error:
                 try:

@@ -116,7 +116,7 @@ class Machine:
 
 @contextmanager
 def machines(count: int) -> Iterator[list[Machine]]:
-    """As many machines on one bridge, in a namespace of its own."""
+    """As many machines on one bridge, in its own namespace."""
     require_namespaces()
     stem = f"mp{os.getpid()}"
     found = [Machine(f"{stem}-{n}", f"10.77.0.{n}", f"fd77::{n}") for n in range(1, count + 1)]

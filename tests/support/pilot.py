@@ -1,4 +1,4 @@
-"""``mesh-pilot discovery`` in a process of its own, on a folder of ServiceEntries that tests edit, and a client of it.
+"""``mesh-pilot discovery`` in a separate process, on a folder of ServiceEntries that tests edit, and a client of it.
 
 with running(tmp_path / "config") as pilot:
     pilot.write(81)                          # every service now has port 81
@@ -79,7 +79,7 @@ def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 class Pilot:
-    """A running process and its addresses. Its log is ``log`` beside the folder."""
+    """A running process and its addresses. Its log is ``log`` next to the folder."""
 
     def __init__(
         self, folder: Path, *options: str, services: int = SERVICES, port: int | None = 80, **more: Any

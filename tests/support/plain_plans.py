@@ -146,7 +146,7 @@ class _Draft:
 
     port: int
     hosts: tuple[str, ...]
-    """Hosts of a VirtualService that are no service's."""
+    """Hosts of a VirtualService that are not service's."""
     services: tuple[Service, ...]
     routes: RouteSource
     configs: tuple[ConfigKey, ...]
@@ -405,7 +405,7 @@ class _ListenerPlanner:
         held.sniffed = held.http is not None
 
     def _stays_out(self, held: _Held, spot: _Spot) -> bool:
-        """Whether a TCP service gets no place on a listener that is there already."""
+        """True if a TCP service gets no place on a listener that is there already."""
         if spot.protocol is not Protocol.AUTO or held.http is None or not held.sniffed:
             return self._server_first(held, spot)
         if not held.tcp:
@@ -447,7 +447,7 @@ class _ListenerPlanner:
         return held
 
     def _server_first(self, held: _Held, spot: _Spot) -> bool:
-        """Whether two can't share a listener, because an inspector would keep one waiting for its server to speak."""
+        """True if two can't share a listener, because an inspector would keep one waiting for its server to speak."""
         if spot.protocol in SERVER_FIRST:
             clash = held.http is not None
         else:

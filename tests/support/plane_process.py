@@ -1,4 +1,4 @@
-"""A control plane in a process of its own, that a test kills and starts again."""
+"""A control plane in a separate process, that a test kills and starts again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PlaneProcess:
             await eventually(ready, what=f"{self._command} is ready: {self._log.read_text()[-2000:]}")
 
     async def fail_to_start(self) -> int:
-        """Until it has ended by itself; gives its exit code."""
+        """Until it ended on its own; gives its exit code."""
         process = self._open()
         return await trio.to_thread.run_sync(process.wait)
 

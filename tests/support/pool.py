@@ -176,6 +176,7 @@ kind: LocalRateLimit
 metadata: {{name: {name}, namespace: {namespace}, creationTimestamp: "2024-03-0{day}T00:00:00Z"}}
 spec: {spec}
 """
+SHARED_LIMIT = LIMIT.replace("LocalRateLimit", "GlobalRateLimit")
 CHECK = """
 apiVersion: policy.mesh-pilot.io/v1alpha1
 kind: HealthCheck
@@ -499,6 +500,14 @@ def _limit(pick: Pick) -> str:
     return LIMIT.format(**_everywhere(pick), spec=f"{{{_selector(pick)}{pick(*parts, ', '.join(parts))}}}")
 
 
+def _shared_limit(pick: Pick) -> str:
+    port, match = pick("", "port: 80, "), pick("", "match: {uri: {prefix: /a}}, ")
+    entry = pick("{key: plan, value: free}", "{key: plan, value: paid}")
+    server = f"service: {{host: {pick(*HOSTS[:3])}, port: {pick(80, 81)}}}, domain: shop"
+    spec = f"{{{_selector(pick)}{server}, descriptors: [{{{port}{match}entries: [{entry}]}}]}}"
+    return SHARED_LIMIT.format(**_everywhere(pick), spec=spec)
+
+
 def _check(pick: Pick) -> str:
     check, how = pick(("http", "{path: /}"), ("grpc", "{}"), ("tcp", "{}"))
     export_to, ports = pick("[]", "[.]", "[shop]"), pick("[]", "[80]")
@@ -564,6 +573,7 @@ KINDS: dict[str, Callable[[Pick], Any]] = {
     "extension in force": _extension_in_force,
     "patch": _patch,
     "rate limit": _limit,
+    "shared rate limit": _shared_limit,
     "health check": _check,
     "mesh": _mesh,
     "networks": _networks,

@@ -1,4 +1,4 @@
-"""``mesh-pilot proxy sidecar`` in a process of its own, with what it needs from a control plane's operator."""
+"""``mesh-pilot proxy sidecar`` in a separate process, with what it needs from a control plane's operator."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ProxyProcess:
 
     @staticmethod
     def runs(pid: int) -> bool:
-        """Whether there is a process of this number."""
+        """True if there is a process of this number."""
         return Path(f"/proc/{pid}").exists()
 
     def envoy_pids(self) -> list[int]:

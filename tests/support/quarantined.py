@@ -134,7 +134,7 @@ class Quarantined:
         return {item_key(item) for item in items}
 
     def edit(self) -> None:
-        """The good tenant's next edit: a service of its own, the routes to it, and the listener that leads to it."""
+        """The good tenant's next edit: its own service, the routes to it, and the listener that leads to it."""
         self.edits += 1
         target = f"good-{self.edits}.test"
         http = f"""
@@ -187,7 +187,7 @@ class Quarantined:
         }
 
     async def until_decided(self) -> None:
-        """Wait until Envoy has answered everything, and no trial goes on."""
+        """Wait until Envoy has answered everything, and no trial continues."""
         await eventually(self._is_decided, seconds=20, what=f"decided: {self.state()}")
 
     def _is_decided(self) -> bool:

@@ -1,4 +1,4 @@
-"""The smallest mesh in which routes do something: a service in two versions, a client's Envoy beside no application.
+"""The smallest mesh in which routes do something: a service in two versions, a client's Envoy next to no application.
 
     async with shop(tmp_path, port, "- route: [...]", delta=True) as at:
         reply = await at.ask("/")

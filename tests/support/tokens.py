@@ -1,4 +1,4 @@
-"""Tokens of the tests: an issuer with a key of its own, what it signs, and a server that gives out its public half."""
+"""Tokens of the tests: an issuer with its own key, what it signs, and a server that gives out its public half."""
 
 from __future__ import annotations
 

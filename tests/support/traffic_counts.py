@@ -24,7 +24,7 @@ def row(cluster: str, kind: RowKind = RowKind.CLUSTER, **counts: int) -> Traffic
 
 
 class Planted:
-    """A table on a clock of its own, in which traffic is planted. State: the time."""
+    """A table on its own clock, in which traffic is planted. State: the time."""
 
     def __init__(self, table: TrafficTable | None = None) -> None:
         self.now = 10_000.0

@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 
 
 def is_quoted(line: str | Mapping[str, Any]) -> bool:
-    """Whether the page has a line on standard error, or of the log: its event, reason and advice."""
+    """True if the page has a line on standard error, or of the log: its event, reason and advice."""
     if not isinstance(line, str):
         fields = "".join(f' {name}="{line[name]}"' for name in ("reason", "advice") if name in line)
         line = f'msg="{line["event"]}"{fields}'

@@ -46,7 +46,7 @@ def steps(text: str) -> Iterator[Step]:
 
 
 def same(seen: str, expected: Sequence[str]) -> bool:
-    """Whether it is as it says, but for how often each answer came."""
+    """True if it is as it says, but for how often each answer came."""
 
     def plain(lines: Iterable[str]) -> list[str]:
         return [re.sub(r"^ *\d+ ", "", line) for line in lines if line.strip()]

@@ -78,7 +78,7 @@ OPERATIONS = """
 
 @pytest.mark.smoke
 async def test_what_is_asked_for_decides(tmp_path: Path, free_ports: Ports) -> None:
-    """A DENY policy, beside an ALLOW policy for everybody: what is denied is not allowed after all."""
+    """A DENY policy, next to an ALLOW policy for everybody: what is denied is not allowed after all."""
     async with guarded(tmp_path, free_ports(4), deny("operations", OPERATIONS), allow("all", "[{}]")) as guard:
         refused = ["/exact", "/exact?query", "/prefix", "/prefix/x", "/x/suffix", "/a/one/", "/a/one/b/c", "/not/that"]
         for path in refused:

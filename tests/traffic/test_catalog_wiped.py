@@ -51,7 +51,7 @@ async def test_services_and_configuration_are_wiped_and_come_back_elsewhere(tmp_
         await at.fill()
         await at.put_service("moved", at.two)
         await eventually(lambda: "held picture recovered" in log.read_text(), what="all is there again")
-        assert (await admin(at, "status")) == (0, "every source stands by what is in force\n")
+        assert (await admin(at, "status")) == (0, "every source confirms what is in force\n")
         assert at.requests.failures == []
         await at.change()
         await at.changed()

@@ -37,11 +37,7 @@ async def test_the_commands_for_mutual_tls_give_an_envoy_its_configuration(
         "envoy -c envoy.yaml",
         "mesh-pilot certificate",
     ]
-    for page, begin, end in (
-        ("certificate-requests.md", "## From the command line", "`root.pem` is"),
-        ("security.md", "On the workload's machine", "Any other client"),
-    ):
-        assert set(commands(page, begin, end)) <= set(typed), page
+    assert set(commands("certificate-requests.md", "## From the command line", "`root.pem` is")) <= set(typed)
     secure, web, admin, grpc, monitoring = free_ports(5)
 
     def here(line: str) -> str:

@@ -64,7 +64,7 @@ async def test_certificates_of_a_few_seconds_are_renewed(tmp_path: Path, free_po
 
 @VARIANTS
 async def test_the_root_is_replaced_step_by_step(tmp_path: Path, free_ports: Ports, delta: bool) -> None:
-    """The last step waits until the last certificate of the old root has ended."""
+    """The last step waits until the last certificate of the old root ended."""
     folder = tmp_path / "ca"
     async with mutual(tmp_path, free_ports, delta=delta, ca_dir=folder, authority=SHORT) as running:
         (old,) = roots(folder)
@@ -108,7 +108,7 @@ async def test_an_intermediate_is_replaced(tmp_path: Path, free_ports: Ports) ->
 
 
 async def test_keys_that_their_workloads_make_are_renewed(tmp_path: Path, free_ports: Ports) -> None:
-    """Each begins with a join token, and goes on with the certificate that it has; Envoy reads them from files."""
+    """Each begins with a join token, and continues with the certificate that it has; Envoy reads them from files."""
     tokens, folder = tmp_path / "tokens", tmp_path / "ca"
     agents: list[Agent] = []
 

@@ -62,7 +62,7 @@ async def client(mesh: Fleet, config: str, *ports: int) -> None:
 
 
 async def said(mesh: Fleet, log: Path, *lines: str) -> None:
-    """Wait until a log has these lines and no others, in any order; Envoy by itself writes every ten seconds only."""
+    """Wait until a log has these lines and no others, in any order; Envoy on its own writes every ten seconds only."""
 
     async def written() -> bool:
         await mesh.client.post(f"http://{mesh.envoys[0].admin}/reopen_logs")
@@ -109,7 +109,7 @@ async def test_http_and_other_connections_share_a_port(tmp_path: Path, free_port
         )
         await client(mesh, config, shared, unknown)
         assert set(await mesh.names(f"http://127.0.0.1:{shared}/", host="web.test", count=2)) == {"web"}
-        # Nobody says a word until the server does: the inspector gives up and the connection goes on.
+        # Nobody says a word until the server does: the inspector gives up and the connection continues.
         assert await greeting("127.0.0.1", shared) == "raw"
         assert set(await mesh.names(f"http://127.0.0.1:{unknown}/", host="any.test", count=2)) == {"other"}
         await mesh.assert_all_taken()

@@ -18,7 +18,7 @@ from tests.support.echo import Backend
 from tests.support.envoy import eventually
 from tests.support.fleet import fleet
 
-pytestmark = [pytest.mark.envoy, pytest.mark.slow]
+pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.usefixtures("each_consul")]
 
 CLIENT = EnvoyNode("web", "default", "127.0.0.2", interception=Interception.NONE)
 MESH = "outboundTrafficPolicy: {mode: REGISTRY_ONLY}"
@@ -47,7 +47,7 @@ async def write(consul: Consul, kind: str, name: str, **entry: Any) -> None:
 
 
 async def put(consul: Consul, name: str, backend: Backend, port: int, **meta: str) -> None:
-    """Register a backend as an instance, with a sidecar of Consul's own beside it."""
+    """Register a backend as an instance, with a sidecar of Consul's own next to it."""
     sidecar = {"sidecar_service": {"Port": 1}}
     await consul.register(
         name,
@@ -198,6 +198,36 @@ spec:
   parentRefs: [{{name: edge}}]
   rules: [{{backendRefs: [{{group: networking.istio.io, kind: Hostname, name: {HOST}, port: $shop}}]}}]
 """
+
+
+@pytest.mark.usefixtures("newest_consul")
+async def test_defaults_of_upstreams_and_virtual_names_of_services_in_consuls_mesh(
+    tmp_path: Path, free_ports: Ports
+) -> None:
+    """Consul has ``UpstreamConfig`` since 1.10, and virtual addresses for the services of its mesh since 1.11."""
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    async with (
+        real_consul(tmp_path, free_ports(4), config={"connect": {"enabled": True}}) as consul,
+        fleet(tmp_path, mesh=MESH, registries=registries(consul), guard=None) as mesh,
+    ):
+        await write(consul, "proxy-defaults", "global", Config={"protocol": "http"})
+        await put(consul, "shop", await mesh.backend("app"), port)
+        await consul.register("web", address=CLIENT.ip, port=1, meta={"service_port": "1"})
+        envoy = await mesh.envoy(CLIENT)
+        for host in (HOST, "shop.virtual.consul"):
+            await mesh.until_answered_by({"app"}, url, host=host)
+        defaults = {"Defaults": {"ConnectTimeoutMs": 1234, "Limits": {"MaxConnections": 77}}}
+        await write(consul, "service-defaults", "web", Protocol="http", UpstreamConfig=defaults)
+
+        async def is_so() -> bool:
+            cluster = (await envoy.dynamic("Cluster"))[f"outbound|{port}||{HOST}"]
+            limits = cluster["circuit_breakers"]["thresholds"][0]
+            return bool(cluster["connect_timeout"] == "1.234s" and limits["max_connections"] == 77)
+
+        await eventually(is_so, what="the settings for web's upstreams are in force")
+        await mesh.until_answered_by({"app"}, url, host=HOST)
+        await mesh.assert_all_taken()
 
 
 async def test_intentions_let_callers_in_or_not(tmp_path: Path, free_ports: Ports, consul: Consul) -> None:

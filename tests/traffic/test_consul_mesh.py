@@ -348,7 +348,7 @@ async def _process(name: str, *, task_status: trio.TaskStatus[_Process]) -> None
 
 
 async def _is_out(envoy: Any, port: int) -> bool:
-    """Whether Envoy has no endpoint at a port any more."""
+    """True if Envoy has no endpoint at a port any more."""
     return f'"port_value": {port}' not in str(await envoy.dynamic("ClusterLoadAssignment")).replace("'", '"')
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-import attrs
-import grpc
 import h11
 import pytest
 import trio
@@ -20,6 +16,7 @@ from h2.events import RequestReceived
 
 from tests.support.fleet import fleet
 from tests.support.guarded import deny, guarded, policy
+from tests.support.judge import judge
 from tests.support.manifests import manifest
 
 pytestmark = pytest.mark.envoy
@@ -70,39 +67,6 @@ def provider(name: str, port: int, server: int, protocol: str) -> str:
 def verdict(request: h11.Request, body: bytes) -> tuple[int, dict[str, str]]:
     user = dict(request.headers).get(b"x-user")
     return (200, {"x-verdict": "may"}) if user == b"friend" else (403, {"x-verdict": "may not"})
-
-
-@attrs.define
-class Judge:
-    """An authorization server over gRPC: who comes from where it is told, or is a friend, may."""
-
-    port: int
-    asked: list[auth_pb2.CheckRequest] = attrs.field(factory=list)
-    everybody: bool = False
-
-    def check(self, request: auth_pb2.CheckRequest, context: grpc.ServicerContext) -> auth_pb2.CheckResponse:
-        self.asked.append(request)
-        may = self.everybody or request.attributes.request.http.headers.get("x-user") == "friend"
-        return auth_pb2.CheckResponse(status=status_pb2.Status(code=0 if may else 7))
-
-
-@contextmanager
-def judge(port: int) -> Iterator[Judge]:
-    server = grpc.server(ThreadPoolExecutor(2))
-    held = Judge(port)
-    handler = grpc.unary_unary_rpc_method_handler(
-        held.check,
-        request_deserializer=auth_pb2.CheckRequest.FromString,
-        response_serializer=auth_pb2.CheckResponse.SerializeToString,
-    )
-    handlers = grpc.method_handlers_generic_handler("envoy.service.auth.v3.Authorization", {"Check": handler})
-    server.add_generic_rpc_handlers((handlers,))
-    assert server.add_insecure_port(f"127.0.0.1:{port}") == port
-    server.start()
-    try:
-        yield held
-    finally:
-        server.stop(None).wait()
 
 
 @pytest.mark.smoke

@@ -45,7 +45,7 @@ async def test_failing_endpoints_are_thrown_out_and_come_back(tmp_path: Path, fr
         one = Mesh(mesh, port)
         bad.answer = lambda request, body: (500, {})
         assert Counter(await one.names("any.test", 10)) == {"good": 8, "500": 2}
-        assert Counter(await one.names("gateway.test", 10)) == {"good": 5, "500": 5}, "500 is no gateway's error"
+        assert Counter(await one.names("gateway.test", 10)) == {"good": 5, "500": 5}, "500 is not a gateway's error"
         assert Counter(await one.names("never.test", 10)) == {"good": 5, "500": 5}
         bad.answer = lambda request, body: (502, {})
         assert Counter(await one.names("gateway.test", 10)) == {"good": 9, "502": 1}

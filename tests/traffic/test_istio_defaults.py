@@ -1,6 +1,6 @@
 """What clients and applications notice of defaults that Istio has changed since older versions.
 
-Others of these are beside what they belong to: balancers in ``test_balancing``, spellings of hosts in
+Others of these are next to what they belong to: balancers in ``test_balancing``, spellings of hosts in
 ``test_route_matches_seen``, retries in ``test_route_patience``, mirrors in ``test_route_actions_seen``, servers that
 prove themselves in ``test_server_verification``, labels of the registry in ``test_policies_of_registry``, external
 authorization in ``test_custom_authorization``, ports of redirects in ``test_redirect_ports``.
@@ -73,7 +73,7 @@ async def test_what_an_application_that_restarts_cannot_have_seen_is_tried_again
             assert await envoy.counted(f"inbound.{number}.*upstream_cx_connect_fail$") == tries, number
 
         async def found_away_and_answered() -> bool:
-            """Whether the application, back once it was found away, answers the same request."""
+            """True if the application, back once it was found away, answers the same request."""
             answers: list[int] = []
             before = await envoy.counted(f"inbound.{port}.*upstream_cx_connect_fail$")
 

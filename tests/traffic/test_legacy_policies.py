@@ -28,7 +28,7 @@ def front(spec: str, name: str = "front", ports: str = "") -> str:
 
 
 def origins(*issuers: Issuer, **more: object) -> str:
-    """Tokens beside either kind of connection."""
+    """Tokens next to either kind of connection."""
     return "peers: [{mtls: {mode: PERMISSIVE}}], origins: " + json.dumps(
         [{"jwt": {"issuer": i.name, "jwks": i.jwks, **more}} for i in issuers]
     )

@@ -94,7 +94,7 @@ async def test_requests_beyond_a_limit_are_refused(tmp_path: Path, free_ports: P
 
         each = f"http: {{limits: [{{rate: {{count: 2, {HOUR}}}}}], perConnection: true}}"
         await guard.apply(limit("each", each))
-        assert await statuses(guard, 6) == [200] * 6, "each comes by a connection of its own"
+        assert await statuses(guard, 6) == [200] * 6, "each comes by its own connection"
 
         await guard.apply(limit("elsewhere", of_mesh, namespace="other"))
         assert await statuses(guard, 4) == [200] * 4

@@ -109,7 +109,7 @@ async def test_permissions_of_kuma_let_callers_in_or_not(tmp_path: Path, free_po
 
 
 async def status(mesh: Fleet, port: int) -> int:
-    """The answer on a connection of its own: the server's Envoy listens there, too, and is let in nowhere."""
+    """The answer on its own connection: the server's Envoy listens there, too, and is let in nowhere."""
     reply = await mesh.get(f"http://127.0.0.1:{port}/", host="web.mesh", headers={"connection": "close"})
     return reply.status_code
 

@@ -163,7 +163,7 @@ async def test_an_envoy_that_starts_becomes_ready_whatever_is_named(
 
 @pytest.mark.slow
 @given(text=envoy_filters("shop"))
-@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=list(HealthCheck))
 async def test_an_envoy_becomes_ready_or_an_object_is_named(
     text: str, tmp_path_factory: pytest.TempPathFactory, free_ports: Callable[[int], list[int]]
 ) -> None:

@@ -55,7 +55,7 @@ async def test_the_plane_and_consul_are_killed_and_the_plane_returns_alone(tmp_p
         await at.consul.start()
         await at.change()
         assert at.requests.failures == []
-        at.line.mend()
+        at.line.fix()
         await at.changed()
         await at.join("latecomer")
         assert at.failed(besides=GONE) == []

@@ -1,6 +1,6 @@
 """A port comes, goes and comes back: whoever is let in by its listener is answered by routes that are up to date.
 
-Envoy goes on with the route table of a listener that is gone as long as that drains, minutes mostly. If the listener
+Envoy continues with the route table of a listener that is gone as long as that drains, minutes mostly. If the listener
 comes back meanwhile it takes that very table at once, whatever is in it.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import h11
 import pytest
 import trio
@@ -76,7 +77,9 @@ async def test_a_port_that_comes_back_serves_at_once_what_it_should(
 ) -> None:
     ports = free_ports(2)
     node, config = CASES[kind]
-    async with fleet(tmp_path, split_virtual_hosts=variant == "split") as mesh:
+    if variant == "split":
+        node = attrs.evolve(node, metadata={**node.metadata, "VIRTUAL_HOSTS": "split"})
+    async with fleet(tmp_path) as mesh:
         backend = at(await mesh.backend("app"))
         await mesh.apply(config(ports[0], 0, backend))
         await mesh.envoy(node, delta=variant != "sotw")

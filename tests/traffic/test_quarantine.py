@@ -51,7 +51,7 @@ async def test_each_mistake_costs_its_owner_alone(
             if number % RESTART_EVERY == 0:
                 await world.restart()
                 assert not is_withheld or await world.envoy.rejected() == {}, mistake.name
-            await mend(world, mistake)
+            await fix(world, mistake)
         assert withheld >= CERTAIN
         assert median(world.seconds) < 1
         print(f"{number} mistakes, {withheld} withheld; edits took {median(world.seconds):.2f} s in the median")
@@ -77,11 +77,11 @@ async def commit(world: Quarantined, mistake: Mistake) -> bool:
     return is_refused
 
 
-async def mend(world: Quarantined, mistake: Mistake) -> None:
+async def fix(world: Quarantined, mistake: Mistake) -> None:
     """Its owner puts it right."""
     mended = {item_key(item) for item in mistake.mended}
     world.put(mistake.mended, {item_key(item) for item in mistake.items} - mended)
-    await world.edit_arrives()  # and so what was mended: it is the last accepted version for the next mistake
+    await world.edit_arrives()  # and so what was fixed: it is the last accepted version for the next mistake
     await eventually(lambda: not world.withheld(), seconds=10, what=f"the end of {mistake.name}: {world.state()}")
     assert world.quarantine.held() == (), mistake.name
 

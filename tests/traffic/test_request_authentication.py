@@ -1,4 +1,4 @@
-"""Tokens, shown to real Envoys: which are good, what of them goes on, and what authorization makes of them."""
+"""Tokens, shown to real Envoys: which are good, what of them continues, and what authorization makes of them."""
 
 from __future__ import annotations
 

@@ -104,28 +104,28 @@ async def test_a_bad_change_touches_one_envoy_and_a_good_one_reaches_all(
             assert plane.state.quarantine is not None
             assert plane.state.quarantine.withheld() == ()
 
-            source.put(versioned("mended"))
+            source.put(versioned("fixed"))
             await eventually(lambda: phase(plane) is RolloutPhase.RUNNING)
 
             async def canary_has_it() -> bool:
-                return len(await having(envoys, "mended")) == 1
+                return len(await having(envoys, "fixed")) == 1
 
             await eventually(canary_has_it)
-            before = await having(envoys, "mended")
+            before = await having(envoys, "fixed")
             recorder = plane.state.recorder
             assert recorder is not None
             writes = recorder.statistics().writes
             await eventually(lambda: recorder.statistics().writes > writes, what="the rollout is in the state")
 
-        again = KeptSource(*unchecked(service(HOST, listener, {"address": "10.0.0.1"})), *versioned("mended"))
+        again = KeptSource(*unchecked(service(HOST, listener, {"address": "10.0.0.1"})), *versioned("fixed"))
         async with plane_of(again, tmp_path, port) as plane:
             await eventually(lambda: len(plane.state.xds.status.connections()) == ENVOYS)
             await eventually(lambda: not any(c.waiting.acks for c in plane.state.xds.status.connections()))
             assert phase(plane) is RolloutPhase.RUNNING
-            assert await having(envoys, "mended") == before
+            assert await having(envoys, "fixed") == before
             assert plane.state.rollouts is not None
             plane.state.rollouts.order(lambda progress: progress.promote(), "promote")
-            await all_have(envoys, "mended")
+            await all_have(envoys, "fixed")
 
             start(plane, SHORT)
             again.put(versioned("last"))

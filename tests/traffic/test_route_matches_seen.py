@@ -181,7 +181,7 @@ SOURCES = """
 
 
 def bound_to(name: str, namespace: str, address: str, port: int) -> str:
-    """A Sidecar that listens for a port on an address of its own: several proxies then share this machine."""
+    """A Sidecar that listens for a port on its own address: several proxies then share this machine."""
     spec = """
     workloadSelector: {labels: {app: $name}}
     egress: [{port: {number: $port, name: http, protocol: HTTP}, bind: $address, hosts: ["shop/*"]}]

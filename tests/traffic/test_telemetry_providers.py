@@ -143,7 +143,7 @@ class Reported:
         await eventually(asked, what=mark)
 
     def taken(self, tracer: Tracer) -> bool:
-        """Whether a collector got a report of this tracer."""
+        """True if a collector got a report of this tracer."""
         by_http = ((r["headers"], r["body"]) for r in self.http.seen if r["path"] == tracer.to)
         by_grpc = ((r.metadata, r.message.decode(errors="replace")) for r in self.grpc.of(tracer.to))
         return any(

@@ -33,7 +33,7 @@ def test_a_copied_sample_is_whole(tmp_path: Path) -> None:
 
 async def test_what_the_readme_tells_to_use_works_in_one_terminal(checkout: Path, free_ports: Ports) -> None:
     text = (ROOT / "README.md").read_text()
-    section = text[text.index("## Use it") : text.index("## Read on")]
+    section = text[text.index("## Use it") : text.index("## Next to others")]
     commands = re.findall(r"^    (.*)$", in_own_ports(checkout, section, ("9080", "9101"), free_ports), re.MULTILINE)
     (request,) = [command for command in commands if command.startswith("curl")]
     seen = {

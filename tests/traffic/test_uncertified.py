@@ -51,7 +51,7 @@ async def test_an_envoy_without_a_certificate_starts_and_is_served(
 
 
 def sent(certified: bool, peers: str) -> tuple[bytes, bytes]:
-    """The cluster of the service and the inbound listener of the proxy beside it."""
+    """The cluster of the service and the inbound listener of the proxy next to it."""
     world = world_of(ENTRY.format(port=80, target=8080, peers=peers))
     resources = WorldCatalog(world).open(sidecar("127.0.0.1", namespace="shop", certified=certified))
     clusters, listeners = resources.set(CLUSTER), resources.set(LISTENER)

@@ -110,7 +110,7 @@ async def test_an_agent_gives_its_envoy_a_local_cluster_once_a_rule_needs_it(tmp
 
 
 async def _has_peers(envoy: RealEnvoy, zones: list[str]) -> bool:
-    """Whether Envoy's local cluster has instances in these zones."""
+    """True if Envoy's local cluster has instances in these zones."""
     clusters = (await envoy.get("/clusters?format=json")).json()["cluster_statuses"]
     (hosts,) = (cluster.get("host_statuses", []) for cluster in clusters if cluster["name"] == LOCAL_CLUSTER)
     return sorted(host["locality"]["zone"] for host in hosts) == zones

@@ -108,7 +108,7 @@ def test_outcomes_outlive_restarts_and_go_with_their_revisions(tmp_path: Path) -
         run.log.judged(outcome(2))
         run.log.judged(outcome(99))
         batch = run.log.take(0.0)
-        run.log.give_back(batch)  # it could not be written, and comes again
+        run.log.give_back(batch)  # it could not be written, and returns
         run.write()
     with running(tmp_path) as run, HistoryReader.open(tmp_path) as history:
         assert [each.traffic for each in history.revisions()] == [None, outcome(2), None]

@@ -195,7 +195,7 @@ async def test_every_tool_says_the_same_of_an_object_in_a_state(asked: Asked, st
 
     one = await asked.get(f"/objects/{NAME}")
     assert one["truth"]["state"] == state
-    assert bool(one["truth"]["why"]) is bool(one["truth"]["mend"]) is not is_in_force
+    assert bool(one["truth"]["why"]) is bool(one["truth"]["fix"]) is not is_in_force
     assert one["truth"]["applies_to"] == 2
     assert (await asked.get(f"/objects/{NAME}", proxy=PROXY))["truth"]["state"] == state
 

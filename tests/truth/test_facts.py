@@ -93,7 +93,7 @@ def test_an_object_that_is_refused_held_or_stale_says_so(fleet: Fleet) -> None:
     fleet.settle()
     held = HeldObjects(SOURCE, (BAD,), "8 of 10 objects went at once", 0.0)
     assert truth(fleet, edge, held={SOURCE: held}).state is TruthState.HELD
-    assert truth(fleet, edge, held={SOURCE: held}).mend == f"mesh-pilot admin accept {SOURCE}"
+    assert truth(fleet, edge, held={SOURCE: held}).fix == f"mesh-pilot admin accept {SOURCE}"
     found = truth(fleet, edge, stale={SOURCE: "silent for 90 s"})
     assert (found.state, found.why) == (TruthState.STALE, f"{SOURCE}: silent for 90 s")
     fleet.apply(Rejected(SOURCE, Origin(SOURCE, "test.yaml", 1), (Problem("spec", "is wrong"),), BAD))

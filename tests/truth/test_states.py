@@ -79,7 +79,7 @@ def test_an_object_is_in_one_state_and_the_gate_nearest_to_the_proxy_decides(fac
     )
     assert truth.state is next(state for state, holds in expected if holds)
     assert bool(truth.why) == (truth.state not in (TruthState.IN_FORCE, TruthState.ABSENT))
-    assert not truth.mend or truth.why
+    assert not truth.fix or truth.why
     assert truth.has_newest == (facts.withheld is None and not is_taken_back and not has_old)
 
 

@@ -55,7 +55,7 @@ set +e
 
 _COPY = """\
 #!{python}
-# A stand-in for scp: the last argument is HOST:, a folder beside this VM's.
+# A stand-in for scp: the last argument is HOST:, a folder next to this VM's.
 import shutil, sys
 *files, target = [word for word in sys.argv[1:] if not word.startswith("-")]
 for file in files:

@@ -76,7 +76,7 @@ def container(found: Mapping[str, Any], name: str = "istio-proxy") -> dict[str, 
 
 
 def variables(found: Mapping[str, Any], name: str = "istio-proxy") -> dict[str, str]:
-    """The variables of a container that have a value of their own."""
+    """The variables of a container that have their own value."""
     return {v["name"]: v["value"] for v in container(found, name).get("env", ()) if "value" in v}
 
 

@@ -147,7 +147,7 @@ async def test_an_api_server_asks_trusts_and_is_answered(apiserver: ApiServer, t
         refused["metadata"]["annotations"] = {"sidecar.istio.io/proxyCPU": "much"}
         reply = await apiserver.request("POST", f"/api/v1/namespaces/{namespace.name}/pods", refused)
         assert reply.status_code == 422
-        assert 'annotation sidecar.istio.io/proxyCPU: "much" is no quantity' in reply.json()["message"]
+        assert 'annotation sidecar.istio.io/proxyCPU: "much" is not a quantity' in reply.json()["message"]
 
         # Roots are in every namespace, and what somebody changes is put back.
         async def has_roots() -> bool:
@@ -169,7 +169,7 @@ async def test_an_api_server_asks_trusts_and_is_answered(apiserver: ApiServer, t
 
 PODS: Mapping[str, dict[str, Any]] = {
     "plain": {},
-    "beside the containers": {"annotations": {"sidecar.istio.io/nativeSidecar": "false"}},
+    "next to the containers": {"annotations": {"sidecar.istio.io/nativeSidecar": "false"}},
     "held": {
         "annotations": {
             "sidecar.istio.io/nativeSidecar": "false",

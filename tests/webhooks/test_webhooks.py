@@ -80,7 +80,7 @@ BAD = {"hosts": ["a"], "http": [{"route": [{"destination": {"host": "a"}, "weigh
         ({**virtual_service(GOOD), "specs": {}}, "CREATE", 422, "specs: unknown field"),
         ({**virtual_service(GOOD), "kind": "VirtualServise"}, "CREATE", 400, "did you mean VirtualService?"),
         ({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}}, "CREATE", 400,
-         "its kind is none of those that are read"),
+         "the kind is not one of those that are read"),
         ({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
           "metadata": {"name": "a", "namespace": "b"}, "spec": {"rules": [{"matches": [{"path": {"type": "Near"}}]}]}},
          "CREATE", 422, "spec.rules[0].matches[0].path"),
@@ -101,16 +101,16 @@ def test_what_is_refused_and_why(found: object, operation: str, code: int, said:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "the body is no JSON"),
-        (b"[" * 100_000, "the body is no JSON"),
-        (b"[]", "no AdmissionReview"),
+        (b"", "the body is not JSON"),
+        (b"[" * 100_000, "the body is not JSON"),
+        (b"[]", "not an AdmissionReview"),
         (
             b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v2"}',
             "understood: admission.k8s.io/v1, admission",
         ),
         (b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}', "has no request"),
-        (b'{"a": ' + b"9" * 10_000 + b"}", "the body is no JSON"),
-        (b"\xff", "the body is no JSON"),
+        (b'{"a": ' + b"9" * 10_000 + b"}", "the body is not JSON"),
+        (b"\xff", "the body is not JSON"),
     ],
 )
 def test_bodies_that_are_no_review(body: bytes, reason: str) -> None:
@@ -217,7 +217,7 @@ async def test_requests_that_are_no_reviews_cost_nobody_else(client: Asking, pat
     assert (await client.post(path, b"a: b", kind="text/yaml")).status_code == 415
     assert (await client.post(path, kind="application/json")).status_code == 400
     reply = await client.post(path, b"{" * 1_000_000, kind="application/json; charset=utf-8")
-    assert (reply.status_code, reply.text[:19]) == (400, "the body is no JSON")
+    assert (reply.status_code, reply.text[:20]) == (400, "the body is not JSON")
     assert (await client.post("/elsewhere")).status_code == 404
     assert (await client.post("/validate", json=review(virtual_service(GOOD)))).json()["response"]["allowed"]
 

@@ -74,7 +74,7 @@ class Running:
         assert (await in_thread(self.swarm.complete, SECONDS)).missing == 0
 
     async def come_back(self) -> None:
-        """Have all clients connect anew with what they have, each to any worker."""
+        """Have all clients connect again with what they have, each to any worker."""
         await in_thread(self.swarm.disconnect)
         await in_thread(partial(self.swarm.reconnect, keep=True))
         await in_thread(self.swarm.quiet, 0.3, SECONDS)
@@ -126,7 +126,7 @@ async def workers(
 ) -> AsyncIterator[Running]:
     folder = mesh_files(tmp_path / "config")
     command = worker_command(LogLevels(), LogFormat.TEXT)
-    (tmp_path / "tokens").write_text(f"operate {TOKEN} tests\n")
+    (tmp_path / "tokens").write_text(f"operate {TOKEN} tests\noperate:ns0 {TOKEN}-0 of-ns0\n")
     settings = Settings(
         access=AccessSettings(token_file=tmp_path / "tokens"),
         config_dirs=(folder,),
@@ -301,7 +301,7 @@ async def test_a_signal_to_all_processes_ends_them_without_a_word_of_trouble(tmp
     await eventually(lambda: not any(is_alive(pid) for pid in others if pid != fork_server), what="workers have ended")
     os.kill(plane.pid, signal.SIGCONT)
     await plane.terminate()
-    await eventually(lambda: not is_alive(fork_server), what="the fork server has ended")
+    await eventually(lambda: not is_alive(fork_server), what="the fork server ended")
     assert not [line for line in log.read_text()[before:].splitlines() if "warning" in line or "error" in line]
 
 
@@ -389,6 +389,42 @@ async def api_shows_one_control_plane(running: Running, proxies: set[str]) -> No
     assert (ninth.status_code, ninth.json()) == (404, {"error": "no worker '9'; there are 1, 2, 3"})
 
 
+async def test_all_workers_hide_what_is_of_namespaces_that_a_caller_may_not_view(tmp_path: Path) -> None:
+    async with workers(tmp_path) as running, AsyncExitStack() as stack:
+        for number in range(2):
+            for address in range(8):
+                node = f"sidecar~10.9.{number}.{address}~vm{address}.ns{number}~ns{number}.svc.cluster.local"
+                await stack.enter_async_context(connected(running.plane.addresses.grpc, node))
+        assert set(+(await running.spread())) == {1, 2}
+        url, own = f"http://{running.plane.addresses.http}/api/v1", {"authorization": f"Bearer {TOKEN}-0"}
+
+        async def got(path: str) -> httpx.Response:
+            return await running.client.get(f"{url}{path}", headers=own)
+
+        for path in ("/proxies?limit=100", "/services?limit=100", "/objects?limit=100", "/gateways", "/endpoints"):
+            for worker in ("", "worker=1", "worker=2"):
+                rows = (await got(f"{path}{'&' if '?' in path else '?'}{worker}")).json()
+                found = {each["namespace"] for each in (rows["items"] if isinstance(rows, dict) else rows)}
+                assert found <= {"ns0"}, (path, worker)
+        assert (await got("/proxies?limit=100")).json()["total"] == 8
+        assert {row["namespace"] for row in (await got("/proxy-groups")).json()} <= {"ns0"}
+        for address in range(8):
+            assert (await got(f"/proxies/vm{address}.ns0")).status_code == 200
+            assert (await got(f"/proxies/vm{address}.ns0/config_dump")).status_code == 200
+            for path in ("/proxies/{}/config_dump", "/proxies/{}", "/describe/proxy/{}"):
+                refused = await got(path.format(f"vm{address}.ns1"))
+                assert refused.status_code == 403 and "this needs view in namespace ns1" in refused.text
+        for order, status in (
+            ("push", 403),
+            ("push?proxy=vm*", 403),
+            ("push?proxy=vm1.ns1", 403),
+            ("push?proxy=vm1.ns0", 200),
+        ):
+            assert (await running.client.post(f"{url}/{order}", headers=own)).status_code == status, order
+        ended = await running.client.post(f"{url}/proxies/vm1.ns1/disconnect", headers=own)
+        assert ended.status_code == 403
+
+
 async def test_proxies_of_one_name_are_found_at_all_workers(tmp_path: Path) -> None:
     async with workers(tmp_path) as running, AsyncExitStack() as stack:
         url, token = f"http://{running.plane.addresses.http}/api/v1", {"authorization": f"Bearer {TOKEN}"}
@@ -457,7 +493,7 @@ def open_files(pid: int) -> set[str]:
 
 
 def is_running(pid: int) -> bool:
-    """False also for a process that has ended and that nobody has waited for."""
+    """False also for a process that ended and that nobody has waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

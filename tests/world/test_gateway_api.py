@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,6 +79,18 @@ spec:
   rules:
   - matches: [{path: {value: /PATH}}]
     backendRefs: [{name: a, port: 80}, {name: b, namespace: other, port: 80}]
+"""
+ASKING = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: routes, namespace: shop}
+spec:
+  parentRefs: [{name: web, namespace: infra}]
+  hostnames: [a.example.com]
+  rules:
+  - filters:
+    - {type: ExternalAuth, externalAuth: {protocol: HTTP, http: {}, backendRef: {name: b, namespace: other, port: 80}}}
+    backendRefs: [{name: a, port: 80}]
 """
 GRPC = """
 apiVersion: gateway.networking.k8s.io/v1
@@ -377,6 +390,35 @@ def test_a_gateway_is_programmed_when_its_service_has_endpoints_on_its_ports() -
     assert world.apply([Upsert(SOURCE, again)]).statuses == frozenset(), "a status that stays is not news"
 
 
+def test_an_address_that_nothing_gives_to_a_gateway_is_not_usable() -> None:
+    asking = filled(GATEWAY, FROM="All").replace("{type: Hostname, value: edge.infra.svc.cluster.local}", "{ADDRESS}")
+    web = service("web-istio", "infra")
+    world = world_of(filled(asking, ADDRESS="value: 10.9.9.9"))
+
+    def programmed() -> tuple[str, str, str]:
+        return condition(world.object_status(WEB), "Programmed")
+
+    assert programmed() == (
+        "False",
+        "AddressNotUsable",
+        "spec.addresses has 10.9.9.9, and nothing assigns or binds it: its routers listen on all of theirs",
+    )
+    world.apply([Upsert(SOURCE, web), Upsert(SOURCE, served(web, "http"))])
+    assert programmed()[1:] == (
+        "AddressNotUsable",
+        "spec.addresses has 10.9.9.9, and nothing assigns or binds it: its service has another",
+    )
+    world.apply([Upsert(SOURCE, attrs.evolve(web, addresses=("10.9.9.9",)))])
+    assert programmed()[:2] == ("True", "Programmed")
+    update(world, filled(asking, ADDRESS="type: IPAddress"))
+    assert programmed()[:2] == ("True", "Programmed"), "any address"
+    update(world, filled(asking, ADDRESS="value: 10.9.9.9}, {value: 10.9.9.8"))
+    assert condition(world.object_status(WEB), "Accepted")[1:] == (
+        "UnsupportedAddress",
+        "only Hostname is supported, ignoring [10.9.9.9 10.9.9.8]",
+    )
+
+
 def test_a_certificate_of_another_namespace_needs_a_grant_and_reveals_nothing_without() -> None:
     world = world_of(WITH_TLS)
     credential = ("certs", "cert")
@@ -474,7 +516,7 @@ def test_an_edit_of_a_route_among_a_thousand_converts_that_route() -> None:
     world.apply([Upsert(SOURCE, service("unheard", "of"))])
     assert table.conversions.done == before
     world.apply([Upsert(SOURCE, served(service("a", "shop"), "http"))])
-    assert table.conversions.done == before, "endpoints of a backend are no news"
+    assert table.conversions.done == before, "endpoints of a backend are not news"
 
 
 def test_without_an_object_of_the_gateway_api_nothing_is_noted() -> None:
@@ -497,7 +539,7 @@ def test_a_route_that_clients_refuse_is_withheld_with_what_it_becomes() -> None:
     made = ConfigKey("VirtualService", "shop", name)
     assert overlay.view.config(made) is None and world.view.config(made) is not None
     assert [meta.key for meta in overlay.view.virtual_services("infra/" + ISTIO_GATEWAY.name)] == []
-    update(world, route(path="mended"))
+    update(world, route(path="fixed"))
     assert overlay.view.config(made) == world.view.config(made)
 
 
@@ -508,9 +550,11 @@ POOL: tuple[Item, ...] = (
         filled(GATEWAY, FROM="All"),
         filled(GATEWAY, FROM="Same"),
         WITH_TLS,
+        WITH_TLS.replace("spec:", "spec:\n  tls: {backend: {clientCertificateRef: {name: cert, namespace: certs}}}"),
         filled(SET, HOST="a.example.com"),
         filled(SET, HOST="b.example.com"),
         *(route(name, host, path) for name in ("one", "two") for host in ("a", "b") for path in ("", "x")),
+        ASKING,
         GRPC,
         grant("Secret", "infra", "Gateway", "certs"),
         grant("Service", "shop", "HTTPRoute", "other"),

@@ -481,7 +481,7 @@ def test_a_source_that_comes_back_with_nothing_is_held_however_little_it_had() -
     assert [change.step for change in bench.tell(after=STEADY).holds] == [HoldStep.RECOVERED]
     assert bench.names() == {"c0"}
     bench.tell(*deletes(TEN[0]))
-    assert not bench.in_force(), "it is no return any more"
+    assert not bench.in_force(), "it is not a return any more"
 
 
 def test_few_objects_that_went_during_a_restart_are_gone() -> None:

@@ -89,7 +89,7 @@ def test_an_emptied_folder_is_held_with_its_small_namespaces() -> None:
 
 
 def test_what_somebody_deletes_is_no_loss() -> None:
-    """Also of more than half, of a kind that goes whole, and beside a loss."""
+    """Also of more than half, of a kind that goes whole, and next to a loss."""
     bench = Bench()
     bench.begin(*EVIL, *SHOP)
     assert not bench.tell(*deletes(*EVIL[:30], explicit=True)).holds

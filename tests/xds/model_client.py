@@ -57,13 +57,13 @@ class ModelClient:
         self.world = world
         self.variant = variant
         self.is_atomic = is_atomic
-        """Whether a response with anything bad is refused as a whole, or its good part applied."""
+        """True if a response with anything bad is refused as a whole, or its good part applied."""
         self.interests: dict[str, Interest] = {}
         self.connect()
 
     def connect(self, *, forgotten: bool = False) -> None:
         """A new stream, after the old one broke with all that was under way; with ``forgotten`` at a control plane that
-        was started anew, to which the versions of State of the World say nothing.
+        was started again, to which the versions of State of the World say nothing.
         """
         self.stream = Stream(self.world, self.variant)
         self.to_server: deque[Request] = deque()

@@ -305,7 +305,7 @@ def test_the_system_version_is_that_of_everything_held(client: Delta, world: Fak
 def test_a_wildcard_that_ends_and_starts_anew_while_a_response_is_under_way_takes_back_what_is_gone(
     world: FakeWorld, client: Delta
 ) -> None:
-    """The client may read that response after it has asked anew, and count it as the answer."""
+    """The client may read that response after it has asked again, and count it as the answer."""
     client.ask(CLUSTER)
     under_way = client.next()
     assert under_way is not None and "a" in names(under_way)

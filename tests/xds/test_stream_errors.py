@@ -98,7 +98,7 @@ def test_the_stream_shows_its_state() -> None:
     world = FakeWorld()
     world.put(CLUSTER, "a")
     client = Delta(world)
-    assert repr(client.stream) == "<Stream delta nobody yet>"
+    assert repr(client.stream) == "<Stream delta no proxy yet>"
     client.ask(CLUSTER)
     client.ask(ENDPOINT, "a")
     (clusters, _) = client.responses()

@@ -92,7 +92,7 @@ def test_after_a_refusal_nothing_is_sent_until_something_changes(client: Sotw | 
     world.put(CLUSTER, "ratings", "other")
     world.put(CLUSTER, "ratings", "ratings")
     assert client.responses() == []
-    world.put(CLUSTER, "ratings", "mended")
+    world.put(CLUSTER, "ratings", "fixed")
     assert "ratings" in names(client.next())
 
 
@@ -138,7 +138,7 @@ def test_what_was_refused_together_with_something_bad_gets_another_chance(world:
     client.nack(response)
     world.put(CLUSTER, "unrelated")
     assert [names(r) for r in client.settle()] == [["unrelated"]]
-    world.put(CLUSTER, "ratings", "mended")
+    world.put(CLUSTER, "ratings", "fixed")
     assert [names(r) for r in client.settle()] == [["ratings"], ["reviews", "reviews-v1"]]
     assert client.responses() == []
 

@@ -101,4 +101,4 @@ def _mend(world: FakeWorld) -> None:
     for type_url, source in world.sets.items():
         for name, resource in [*source.all().items(), *source.on_demand.items()]:
             if resource.body.startswith(BAD):
-                world.put(type_url, name, "mended", on_demand=name == HIDDEN)
+                world.put(type_url, name, "fixed", on_demand=name == HIDDEN)

@@ -280,7 +280,7 @@ def test_after_a_refusal_endpoints_follow_all_that_may_not_have_been_taken(world
     clusters, endpoints = client.responses()
     client.nack(clusters)
     client.ack(endpoints)
-    world.put(CLUSTER, "a", "mended")
+    world.put(CLUSTER, "a", "fixed")
     clusters, endpoints = client.responses()
     assert (clusters.touched, names(endpoints)) == (("a",), ["a", "b"])
 
@@ -290,7 +290,7 @@ def test_a_new_cluster_that_was_refused_is_new_again(client: Client, world: Fake
     world.put(ENDPOINT, "c")
     (clusters,) = client.responses()
     client.nack(clusters)
-    world.put(CLUSTER, "c", "mended")
+    world.put(CLUSTER, "c", "fixed")
     world.put(ROUTE, "web", "to c")
     assert kinds(client.settle()) == [CLUSTER]
     assert client.stream.waiting_for().endpoints == {"c"}
@@ -339,13 +339,13 @@ def test_a_cluster_that_nothing_named_goes_at_once(client: Client, world: FakeWo
 
 
 def test_a_cluster_stays_while_the_routes_that_let_go_of_it_are_refused(client: Client, world: FakeWorld) -> None:
-    """The client then goes on with the old routes, which need it."""
+    """The client then continues with the old routes, which need it."""
     world.put(ROUTE, "web", "bad")
     world.remove(CLUSTER, "b")
     (routes,) = client.responses()
     client.nack(routes)
     assert client.responses() == []
-    world.put(ROUTE, "web", "mended")
+    world.put(ROUTE, "web", "fixed")
     assert kinds(client.settle()) == [ROUTE, CLUSTER]
 
 

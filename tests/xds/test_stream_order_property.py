@@ -66,8 +66,8 @@ class StrictEnvoy(ModelClient):
     def connect(self, *, forgotten: bool = False) -> None:
         self.sent_clusters: set[str] = set(self.resources(CLUSTER))
         self.knows_past = self.variant is Variant.DELTA
-        """Whether the stream can know what this client has: in State of the World, of a control plane that was started
-        anew, only from its first response on, and before that the clusters whose endpoints it asks for."""
+        """True if the stream can know what this client has: in State of the World, of a control plane that was started
+        again, only from its first response on, and before that the clusters whose endpoints it asks for."""
         self.sent_types: set[str] = set()
         endpoints = self.interests.get(ENDPOINT)
         self.known = set(endpoints.names) if endpoints and forgotten else set()

@@ -35,7 +35,7 @@ def client(world: FakeWorld) -> Sotw:
 
 
 def come_back(client: Sotw, *endpoints: str) -> None:
-    """Ask for everything, as Envoy does when its stream is made anew."""
+    """Ask for everything, as Envoy does when its stream is made again."""
     client.ask(CLUSTER, version=FORGOTTEN)
     client.ask(ENDPOINT, *endpoints, version=FORGOTTEN)
     client.ask(LISTENER, version=FORGOTTEN)
@@ -142,7 +142,7 @@ def test_while_the_new_routes_are_refused_the_old_cluster_stays(client: Sotw, wo
         client.ack(sent[type_url])
     assert client.responses() == []
     assert "old" in client.stream.client_state(CLUSTER)
-    world.put(ROUTE, "web", "mended")
+    world.put(ROUTE, "web", "fixed")
     sent_then = client.settle()
     assert shown(sent_then)[0] == (ROUTE, ["web"])
     assert "old" not in client.stream.client_state(CLUSTER)

@@ -1,4 +1,4 @@
-"""Types that are not served are answered as istiod does, with no resources, and the stream goes on."""
+"""Types that are not served are answered as istiod does, with no resources, and the stream continues."""
 
 from __future__ import annotations
 

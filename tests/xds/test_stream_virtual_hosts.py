@@ -251,19 +251,19 @@ def test_who_cannot_take_them_gets_whole_tables_and_none_of_them(catalog: WorldC
 @pytest.mark.parametrize(
     ("said", "version", "split"),
     [
-        ("", "1.40.0", True),
-        ("", "1.41.2", True),
-        ("", "1.39.9", False),
-        ("", "", False),
+        ("split", "1.40.0", True),
+        ("Split", "1.41.2", True),
+        ("split", "", True),
+        ("split", "1.39.9", False),
         ("whole", "1.40.0", False),
-        ("Split", "1.30.0", True),
+        ("", "1.40.0", False),
     ],
 )
-def test_by_default_only_those_get_them_that_can_take_them_and_do_not_say_otherwise(
+def test_those_get_them_that_ask_and_whose_version_can_take_them(
     world: World, said: str, version: str, split: bool
 ) -> None:
     metadata = {"NAMESPACE": "shop", **({"VIRTUAL_HOSTS": said} if said else {})}
-    client = Delta(WorldCatalog(world, split=True), node=attrs.evolve(CLIENT, metadata=metadata, version=version))
+    client = Delta(WorldCatalog(world), node=attrs.evolve(CLIENT, metadata=metadata, version=version))
     client.ask(ROUTE, "80")
     (table,) = client.settle()
     assert (b"a.test" not in table.resources[0].body) == split

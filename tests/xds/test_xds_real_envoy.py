@@ -230,7 +230,7 @@ async def test_a_real_envoy_catches_up_with_a_control_plane_that_was_away(
 async def test_a_real_envoy_with_streams_for_endpoints_alone_is_not_left_waiting_for_them(
     own: int, tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
-    """Such a stream does not know the clusters. A cluster that changed asks on a stream of its own, having nothing."""
+    """Such a stream does not know the clusters. A cluster that changed asks on its own stream, having nothing."""
     world = EnvoyWorld()
     port, plane = free_ports(2)
     address = f"127.0.0.1:{plane}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import queue
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -27,7 +29,7 @@ from structlog.testing import capture_logs
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, RESOURCE_TYPES, ROUTE, SECRET
-from mesh_pilot.net.rpc import Cardinality, ClientCall, Limits, Server, open_channel, open_listeners, serve
+from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, Limits, Server, open_channel, open_listeners, serve
 from mesh_pilot.xds.ads import context
 from mesh_pilot.xds.ads.context import XdsOptions
 from mesh_pilot.xds.ads.server import XdsServer
@@ -77,7 +79,7 @@ async def plane(options: XdsOptions | None = None, limits: Limits = PATIENT_SERV
 
 @asynccontextmanager
 async def stream_of(here: Plane, first: Message) -> AsyncIterator[ClientCall[bytes, bytes]]:
-    """One ADS stream of our own client on a connection of its own, its first request sent."""
+    """One ADS stream of our own client on its own connection, its first request sent."""
     method = "StreamAggregatedResources" if isinstance(first, DiscoveryRequest) else "DeltaAggregatedResources"
     path = f"/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}"
     async with (
@@ -479,3 +481,44 @@ async def test_many_streams_at_once_share_what_they_are_sent() -> None:
         assert here.xds.statistics().encoder.encoded == 1
         assert here.xds.statistics().encoder.shared == 199
         assert here.xds.status.totals.delayed_streams == 0
+
+
+@pytest.mark.parametrize("ends", ["the client", "an operator", "a refusal"])
+async def test_of_a_stream_that_ends_nothing_is_left_to_a_collection(ends: str) -> None:
+    async with plane() as here:
+        gc.collect()
+        gc.disable()
+        try:
+            async with stream_of(here, delta(CLUSTER, node=node_message())) as call:
+                assert await call.recv_message()
+                left = _watched(here)
+                if ends == "an operator":
+                    here.xds.disconnect(lambda proxy: True)
+                elif ends == "a refusal":
+                    await call.send_message(delta("").SerializeToString())
+                if ends != "the client":
+                    with pytest.raises(GRPCError):
+                        await call.recv_message()
+            while here.server.statistics().connections_open:  # noqa: ASYNC110  the kernel tells when it likes
+                await trio.sleep(0.005)
+            assert [name for name, each in left.items() if each() is not None] == []
+        finally:
+            gc.enable()
+
+
+def _watched(here: Plane) -> dict[str, weakref.ref[Any]]:
+    """The objects of the only stream and its connection."""
+    (session,) = here.xds._sessions
+    (connection,) = here.server._connections
+    objects = {
+        "session": session,
+        "state machine": session.stream,
+        "observer": session.observer,
+        "record": session._connection,
+        "connection": connection,
+        "transport": connection._transport,
+        "http2": connection._http2,
+        "h2": connection._http2.h2,
+        "stream": next(iter(connection._streams)),
+    }
+    return {name: weakref.ref(each) for name, each in objects.items()}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from math import inf
 from unittest.mock import patch
 
+import attrs
 import pytest
 import trio
 from envoy.config.core.v3.base_pb2 import Node as NodeMessage
@@ -20,9 +22,11 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from mesh_pilot.xds.ads import due_pushes
 from mesh_pilot.xds.ads import session as session_module
 from mesh_pilot.xds.ads.context import SessionContext, XdsOptions
 from mesh_pilot.xds.ads.decode import Decoder
+from mesh_pilot.xds.ads.due_pushes import DuePushes
 from mesh_pilot.xds.ads.encode import Encoder
 from mesh_pilot.xds.ads.messages import Code, Request, StreamError, Variant
 from mesh_pilot.xds.ads.session import Session
@@ -36,9 +40,13 @@ OPTIONS = XdsOptions(warming_seconds=3, reconnect_grace_seconds=0.2, nack_backof
 class Client:
     """The other end of a call whose network is two queues of messages."""
 
-    def __init__(self, world: FakeWorld, variant: Variant, options: XdsOptions = OPTIONS) -> None:
+    def __init__(
+        self, world: FakeWorld, variant: Variant, options: XdsOptions = OPTIONS, pushes: DuePushes | None = None
+    ) -> None:
         self.world = world
         self.registry = StatusRegistry()
+        self._take: Callable[[bytes], bool] = lambda _: False
+        self._on_news: Callable[[], None] = lambda: None
         self._to_server, self._from_client = trio.open_memory_channel[bytes](100)
         self._to_client, self._from_server = trio.open_memory_channel[bytes](0)
         self._response_type = DiscoveryResponse if variant is Variant.SOTW else DeltaDiscoveryResponse
@@ -51,6 +59,7 @@ class Client:
                 encoder=Encoder("test"),
                 registry=self.registry,
                 options=options,
+                pushes=pushes or DuePushes(),
             ),
             self.registry.connect(variant, "test"),
         )
@@ -58,6 +67,20 @@ class Client:
     @property
     def has_message(self) -> bool:
         return self._from_client.statistics().current_buffer_used > 0
+
+    @property
+    def is_readable(self) -> bool:
+        return self.has_message or not self._from_client.statistics().open_send_channels
+
+    def receive_at_once(self, take: Callable[[bytes], bool], on_news: Callable[[], None], /) -> None:
+        self._take, self._on_news = take, on_news
+
+    def send_at_once(self, message: bytes, /) -> bool:
+        try:
+            self._to_client.send_nowait(message)
+        except trio.WouldBlock:
+            return False
+        return True
 
     async def recv_message(self) -> bytes | None:
         try:
@@ -72,7 +95,10 @@ class Client:
         if self._node is not None:
             request.node.CopyFrom(self._node)
             self._node = None
-        self._to_server.send_nowait(request.SerializeToString())
+        message = request.SerializeToString()
+        if self.has_message or not self._take(message):
+            self._to_server.send_nowait(message)
+            self._on_news()
 
     async def receive(self) -> DiscoveryResponse:
         return self._response_type.FromString(await self._from_server.receive())
@@ -97,6 +123,7 @@ class Client:
 
     def half_close(self) -> None:
         self._to_server.close()
+        self._on_news()
 
 
 @asynccontextmanager
@@ -315,6 +342,114 @@ async def test_a_session_that_is_ended_sends_what_there_is_first(autojump_clock:
         client.session.end(error)
         assert (await client.receive()).type_url == CLUSTER
     assert caught == [error]
+
+
+class Steps(trio.abc.Instrument):
+    """Counts how often each task runs."""
+
+    def __init__(self) -> None:
+        self.of: Counter[trio.lowlevel.Task] = Counter()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.of[task] += 1
+
+
+async def test_a_change_and_its_ack_wake_no_task_of_a_stream_that_is_up_to_date(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        client.ask(CLUSTER)
+        await client.receive_and_ack()
+        await wait_all_tasks_blocked()
+        task = client.session._sleeper
+        assert task is not None
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        for number in range(5):
+            client.publish(CLUSTER, "a", f"change {number}")
+            response = await client.receive_and_ack()
+            assert [any.value for any in response.resources] == [f"change {number}".encode()]
+            await wait_all_tasks_blocked()
+        trio.lowlevel.remove_instrument(steps)
+        assert steps.of[task] == 0 < steps.of.total()
+        assert client.registry.statistics().acks == {CLUSTER: 6}
+        assert client.registry.times.state().convergence_seconds.counts[0] == 5
+
+
+async def test_what_does_not_fit_the_windows_is_sent_by_the_task_of_the_stream(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        client.ask(CLUSTER)
+        await client.receive_and_ack()
+        await wait_all_tasks_blocked()
+        client.publish(CLUSTER, "a", "change")
+        await wait_all_tasks_blocked()  # nobody receives
+        assert client.session._sleeper is None
+        client.publish(CLUSTER, "a", "change that has to wait for an answer")
+        assert [any.value for any in (await client.receive_and_ack()).resources] == [b"change"]
+        assert len((await client.receive_and_ack()).resources) == 1
+        await wait_all_tasks_blocked()
+        assert client.session.stream.is_settled
+
+
+async def test_an_error_in_one_push_ends_that_stream_alone(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushes = DuePushes()
+    world = FakeWorld()
+    world.put(CLUSTER, "a")
+    clients = [Client(world, Variant.SOTW, pushes=pushes) for _ in range(3)]
+    ended: list[int] = []
+
+    async def run(number: int) -> None:
+        try:
+            await clients[number].session.run()
+        except ZeroDivisionError:
+            ended.append(number)
+
+    def broken(_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async with trio.open_nursery() as nursery:
+        for number, client in enumerate(clients):
+            nursery.start_soon(run, number)
+            client.ask(CLUSTER)
+            await client.receive_and_ack()
+        await wait_all_tasks_blocked()
+        monkeypatch.setattr(clients[1].session.stream, "next_response", broken)
+        world.put(CLUSTER, "a", "change")
+        for number in (0, 2):
+            assert [any.value for any in (await clients[number].receive_and_ack()).resources] == [b"change"]
+        await wait_all_tasks_blocked()
+        assert ended == [1]
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_answer_does_not_overtake_a_request_that_has_to_wait(autojump_clock: MockClock) -> None:
+    bounds = attrs.evolve(OPTIONS.bounds, stream_requests_per_second=1)
+    async with connected(options=attrs.evolve(OPTIONS, bounds=bounds, request_burst=1)) as client:
+        taken: list[str] = []
+        client.ask(CLUSTER)
+        response = await client.receive()
+        take = client.session._take
+        client.session._take = lambda request: (taken.append(request.nonce), take(request))[1]  # type: ignore[method-assign]
+        client.ask(LISTENER)  # one too many
+        await wait_all_tasks_blocked()
+        client.ask(CLUSTER, response_nonce=response.nonce)
+        await wait_all_tasks_blocked()
+        assert taken == []
+        assert (await client.receive()).type_url == LISTENER
+        assert taken == ["", response.nonce]
+
+
+async def test_many_pushes_at_once_let_others_run(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(due_pushes, "SLICE_SECONDS", 0)
+    pushes, order = DuePushes(), list[str]()
+    for _ in range(3):
+        pushes.add(lambda: order.append("push"))
+    for _ in range(3):
+        await trio.lowlevel.checkpoint()
+        order.append("other")
+    await wait_all_tasks_blocked()
+    assert order.count("push") == 3
+    assert order.index("other") < 2
 
 
 async def test_the_log_tells_of_connecting_and_refusing(autojump_clock: MockClock) -> None:

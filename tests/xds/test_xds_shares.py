@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -19,8 +20,10 @@ from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.model.spiffe import make_identity
-from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, open_channel, open_listeners, serve
+from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, Peer, open_channel, open_listeners, serve
+from mesh_pilot.xds.ads.admission import StreamPlaces
 from mesh_pilot.xds.ads.context import XdsOptions
+from mesh_pilot.xds.ads.limits import owner_of
 from mesh_pilot.xds.ads.server import RawStream, XdsServer
 from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER
 from tests.support.worlds import world_of
@@ -183,3 +186,18 @@ async def test_streams_that_never_say_who_they_are_give_way_first() -> None:
         }
         late = await calls.enter_async_context(stream(here, node(4, "plain")))
         assert (await is_served(late)).startswith("RESOURCE_EXHAUSTED: streams: 4")
+
+
+async def test_a_certificate_owns_its_streams_alike_before_and_after_their_proxy_is_known() -> None:
+    """Else whoever fills all places, half of them with streams that wait to be admitted, would be two with a half."""
+    mallory, web = ("spiffe://cluster.local/ns/" + rest for rest in ("evil/sa/mallory", "good/sa/web"))
+    places = StreamPlaces(Bounds(max_streams=4))
+    of_mallory: Any = SimpleNamespace(peer=Peer(address="127.0.0.1:1", spiffe_ids=(mallory,)))
+    of_web: Any = SimpleNamespace(peer=Peer(address="127.0.0.1:2", spiffe_ids=(web,)))
+    with ExitStack() as stack:
+        held = [stack.enter_context(places.place(of_mallory)) for _ in range(4)]
+        for place in held[:2]:
+            places.shares.add(place, owner_of(mallory, "127.0.0.1:1"))
+        stack.enter_context(places.place(of_web))
+        assert [place.cancel_called for place in held].count(True) == 1
+        assert len(places) == 4

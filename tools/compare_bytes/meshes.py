@@ -173,7 +173,7 @@ def _made(folder: Path) -> Path:
 
 
 class _KeyServer(BaseHTTPRequestHandler):
-    """An HTTP proxy that answers by itself: of the URLs in random meshes one has keys, and HTTPS is refused."""
+    """An HTTP proxy that answers on its own: of the URLs in random meshes one has keys, and HTTPS is refused."""
 
     def do_GET(self) -> None:
         known = self.path == f"{KEYS_AT}/one"

@@ -1,4 +1,4 @@
-"""The agent on a workload's machine, ``mesh-pilot proxy``: what Envoy needs beside it, in one process.
+"""The agent on a workload's machine, ``mesh-pilot proxy``: what Envoy needs next to it, in one process.
 
 - ``run``: puts the parts together; the bootstrap that Envoy starts with.
 - ``status``: the HTTP server of readiness, merged metrics and rewritten probes.

@@ -38,7 +38,7 @@ class PlaneSettings:
     """The control planes, and how they are known."""
 
     addresses: tuple[Pilot, ...]
-    """Their secure ports; with ``plaintext`` the others. ``ADDRESS`` or ``ADDRESS@REGION/ZONE``."""
+    """The secure ports; with ``plaintext`` the others. ``ADDRESS`` or ``ADDRESS@REGION/ZONE``."""
     ca: Path | None = None
     """PEM file of the roots that they are known by; None only with ``plaintext``."""
     server_name: str | None = None
@@ -71,7 +71,7 @@ class CredentialSettings:
 
 @attrs.frozen
 class Ports:
-    """TCP ports; 0 is none, except ``admin``. DNS is UDP, too. The names are Istio's."""
+    """TCP ports; 0 disables, except ``admin``. DNS is UDP, too. The names are Istio's."""
 
     admin: int = 15000
     """Envoy's admin interface, on 127.0.0.1."""
@@ -90,11 +90,11 @@ MINIMUM_DRAIN_SECONDS = 5.0
 @attrs.frozen
 class EnvoySettings:
     binary: Path | None = None
-    """None: ``$ENVOY``, the one beside this Python, the one on PATH."""
+    """None: ``$ENVOY``, the one next to this Python, the one on PATH."""
     log_level: str = "warning"
     component_log_level: str = ""
     base_id: int | None = None
-    """Of Envoy's shared memory; None: one that is free (``--use-dynamic-base-id``)."""
+    """The base id of Envoy's shared memory; None: one that is free (``--use-dynamic-base-id``)."""
     concurrency: int | None = None
     """Worker threads where no ProxyConfig has ``concurrency``; None: one for each CPU."""
     drain_seconds: float = 45.0
@@ -102,7 +102,7 @@ class EnvoySettings:
     parent_shutdown_seconds: float = 60.0
     """After a hot restart, time until the old Envoy ends. ProxyConfig's ``parentShutdownDuration``."""
     ip_version: str = "v4"
-    """Of the local address: ``v4`` or ``v6``."""
+    """The IP version of the local address: ``v4`` or ``v6``."""
     extra_flags: tuple[str, ...] = ()
     custom_bootstrap: Path | None = None
     """YAML or JSON of a Bootstrap that is merged over ours (Istio's ``ISTIO_BOOTSTRAP_OVERRIDE``)."""
@@ -117,7 +117,7 @@ class DnsSettings:
     enabled: bool = False
     """Istio's ``ISTIO_META_DNS_CAPTURE``."""
     resolv_conf: Path = Path("/etc/resolv.conf")
-    """Its name servers get what is not of the mesh; its search domains are tried."""
+    """The file whose name servers get names outside the mesh, and whose search domains are tried."""
     upstreams: tuple[str, ...] = ()
     """``host:port`` of name servers in place of those of ``resolv_conf``."""
     listen: str = "127.0.0.1"
@@ -133,6 +133,21 @@ class ConsulAgentSettings:
     """A service definition in Consul's JSON form (``Name``, ``Port``, ``Meta``, ...), which we register."""
     service_id: str = ""
     """Id of a service that somebody else registers: only a check is added to it. Not together with ``service``."""
+
+
+@attrs.frozen
+class ExportSettings:
+    """How metrics leave the machine. A field without a value is as ``proxyMetadata`` of the ProxyConfig has it."""
+
+    secure_port: int | None = None
+    """The port of the merged metrics over mutual TLS (Istio's ``ENVOY_SECURE_MERGED_METRICS_PORT``); 0: off."""
+    secure_principals: tuple[str, ...] = ()
+    """SPIFFE ids of those who may read them."""
+    endpoint: str = ""
+    """URL of an OTLP receiver over HTTP that they are pushed to."""
+    interval_seconds: float | None = None
+    roots: Path | None = None
+    """PEM file of the roots that the receiver is known by."""
 
 
 @attrs.frozen
@@ -163,5 +178,6 @@ class AgentSettings:
     scrape: Mapping[str, Any] = attrs.field(factory=dict)
     """Metrics of the application: ``scrape``, ``port``, ``path``, or ``targets`` with several of ``port`` and ``path``
     (Istio's ``ISTIO_PROMETHEUS_ANNOTATIONS``, else the annotations ``prometheus.io/...``)."""
+    exports: ExportSettings = ExportSettings()
     auto_register_group: str = ""
     """WorkloadGroup of which the control plane makes a WorkloadEntry for us (``ISTIO_META_AUTO_REGISTER_GROUP``)."""

@@ -106,6 +106,8 @@ def parts_of_the_first(plane: ControlPlane, core: Core, first: FirstWorker) -> l
         parts.append(PlanePart("outcomes", first.outcomes.run, is_vital=False))
     if first.shared_owners is not None:
         parts.append(PlanePart("owners that replicas share", first.shared_owners.run, is_vital=False))
+    if first.metrics_push is not None:
+        parts.append(PlanePart("metrics push", first.metrics_push.run, is_vital=False))
     if first.webhooks is not None:
         parts.append(PlanePart("webhooks", first.webhooks.run))
     if first.workers is not None:

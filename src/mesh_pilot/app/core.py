@@ -97,7 +97,7 @@ class Core:
                 own.authentication, own.certificates, own.issuer, own.authority, own.validity, own.periods
             ),
             trust=own.trust,
-            vault=own.vault,
+            signer=own.remote,
             election=election,
             quarantine=self.quarantine,
             rollouts=self.rollouts,
@@ -136,7 +136,7 @@ def core_of(
     reducer.on_publish(changes.published)
     reducer.on_publish(lambda published: identities.revised(published.revision.changed))
     roots = AgentRoots(identities.trust)
-    catalog = WorldCatalog(world, identities.issuer, roots=roots, split=settings.split_virtual_hosts)
+    catalog = WorldCatalog(world, identities.issuer, roots=roots)
     collections = WorldCollections(world, plane_id_of(addresses.grpc))
     mcp = McpService(collections, identities.config_callers().admit_reader)
     if settings.serve_config is not False:

@@ -24,7 +24,7 @@ from mesh_pilot.sources.files.mesh import load_mesh_config
 log = structlog.get_logger(scope="state")
 
 Faults = Mapping[str, StartError]
-"""By source, the reason why it cannot be read; see `app.sources.check_settings`."""
+"""The reasons why sources cannot be read, by source; see `app.sources.check_settings`."""
 
 
 async def known_mesh(settings: Settings, faults: Faults) -> MeshConfig | None:

@@ -14,7 +14,7 @@ The order, and why:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
@@ -24,7 +24,9 @@ import attrs
 import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.app.access import access_file, tls_of, web_port
+from mesh_pilot.app.access import access_files, tls_of, web_port
+from mesh_pilot.app.acme import acme_source, answer_by_gateways
+from mesh_pilot.app.acme import revised as acme_revised
 from mesh_pilot.app.config_cluster import cluster_source, config_access, follow_mesh, own_cluster_id, tell_mesh
 from mesh_pilot.app.config_store import config_store_of, http_limits
 from mesh_pilot.app.core import Core, core_of, election_of, reducer_of, serve_debug_types
@@ -53,7 +55,7 @@ from mesh_pilot.net.http.connection import App
 from mesh_pilot.net.http.server import HttpServer
 from mesh_pilot.net.rpc.net import address_of
 from mesh_pilot.net.rpc.tls import TlsSource
-from mesh_pilot.ops.monitoring import monitoring_app
+from mesh_pilot.ops.monitoring import metrics_of, monitoring_app
 from mesh_pilot.ops.observers.condition_log import ConditionLog
 from mesh_pilot.ops.observers.outcome_watch import OutcomeWatch
 from mesh_pilot.ops.plane.state import PlaneProgress, PlaneState
@@ -65,6 +67,7 @@ from mesh_pilot.replicas.workers.settings import WorkerSettings
 from mesh_pilot.safety.quarantine.verdicts import SOURCE as QUARANTINE
 from mesh_pilot.safety.state.recorder import Recorded, Recorder
 from mesh_pilot.safety.state.revision_log import Effects
+from mesh_pilot.sources.acme.source import AcmeSource
 from mesh_pilot.sources.base.contract import Source
 from mesh_pilot.sources.base.supervisor import Supervising, Supervisor
 from mesh_pilot.sources.files.source import FileSource
@@ -78,11 +81,14 @@ from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from mesh_pilot.app.proxy_accounts import ProxyAccounts
     from mesh_pilot.app.shared_owners import SharedOwners
     from mesh_pilot.app.webhooks import Webhooks
     from mesh_pilot.kubernetes.status.live import LiveObjects
     from mesh_pilot.kubernetes.status.writer import StatusWriter
+    from mesh_pilot.net.otlp.push import MetricsPush
     from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
     from mesh_pilot.sources.mcp.sink_server import SinkServer
 
@@ -110,6 +116,7 @@ class _Inputs:
     sink: SinkServer | None
     election: Election
     registrar: Registrar
+    acme: AcmeSource
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -137,6 +144,7 @@ class FirstWorker:
     """The app of the web port, which the admin socket serves too."""
     ask: Answer
     """Asks all workers."""
+    metrics_push: MetricsPush | None
 
 
 async def first_worker(
@@ -144,7 +152,7 @@ async def first_worker(
 ) -> tuple[ControlPlane, Core, FirstWorker]:
     """Build the first worker. ``stack`` gives back what it opens. Raises StartError."""
     # In the order that the module's docstring has, with the reasons.
-    faults, access, tls = check_settings(settings), access_file(settings.access), tls_of(settings.access)
+    faults, access, tls = check_settings(settings), access_files(settings.access), tls_of(settings.access)
     config_store = config_store_of(settings)
     mesh = await known_mesh(settings, faults)
     sockets = await open_sockets(settings)
@@ -192,7 +200,8 @@ async def first_worker(
         gone_before=await past_proxies(recorder),
         max_age_of=settings.state.max_age_of if settings.state is not None else _unlimited,
     )
-    web, monitoring, own, ask = _apps(state, workers)
+    answer_by_gateways(inputs.acme, state)
+    web, monitoring, own, ask, metrics = _apps(state, workers)
     serve_debug_types(settings, core, ask)
     web_at = [address_of(each.socket) for each in sockets.http]
     plane = ControlPlane(settings, state, sockets, own, registrar=inputs.registrar, workers=workers)
@@ -212,6 +221,7 @@ async def first_worker(
             ports=_ports(plane, web_port(access, web, monitoring, state, web_at), monitoring, tls, webhooks),
             web=web,
             ask=ask,
+            metrics_push=_metrics_push(settings, state, metrics),
         ),
     )
 
@@ -243,7 +253,8 @@ async def _inputs(
     hosts = GatewayHosts(NetworkGatewayHosts(world))
     modules = ModuleSource(ExtensionModules(world), module_folder(settings, stack), settings.wasm)
     federation = federation_of(settings, world, identities.trust)
-    sources = [*guarded, keys, hosts, modules, federation, registrar]
+    acme = acme_source(settings, world, election)
+    sources = [*guarded, keys, hosts, modules, federation, registrar, acme]
     for source in sources:
         world.expect(source.name)
     return _Inputs(
@@ -256,6 +267,7 @@ async def _inputs(
             lambda published: modules.revised(published.revision.changed),
             lambda _: federation.wake(),
             lambda published: hosts.revised(published.revision.changed),
+            lambda published: acme_revised(acme, published.revision.changed),
         ],
         short_names_in=short_names_in,
         live=live,
@@ -263,6 +275,7 @@ async def _inputs(
         sink=sink,
         election=election,
         registrar=registrar,
+        acme=acme,
     )
 
 
@@ -327,7 +340,12 @@ def _crew(settings: Settings, sockets: Sockets, inputs: _Inputs, reducer: Reduce
 
 def _with_shared_root(settings: Settings) -> Settings:
     """The settings, with a root for this run that all workers have, where there would be one of each worker."""
-    if settings.ca_files is None and settings.ca_dir is None and settings.ca_store is None and settings.vault is None:
+    if (
+        settings.ca_files is None
+        and settings.ca_dir is None
+        and settings.ca_store is None
+        and settings.ca_signer is None
+    ):
         return attrs.evolve(settings, ca_files=root_for_this_run(datetime.now(UTC)))
     return settings
 
@@ -346,6 +364,7 @@ def _for_workers(settings: Settings) -> Settings:
         state=None,
         admin_socket=None,
         election=None,
+        metrics_push=None,
         workers=WorkerSettings(),
     )
 
@@ -395,19 +414,35 @@ async def _restored(
     return recorder
 
 
-def _apps(state: PlaneState, workers: WorkerSupervisor | None) -> tuple[App, App, Answer, Answer]:
-    """The apps of the web and metrics ports, and the answers about this worker and about all."""
+def _apps(
+    state: PlaneState, workers: WorkerSupervisor | None
+) -> tuple[App, App, Answer, Answer, Callable[[], Awaitable[Sequence[Metric]]]]:
+    """The apps of the web and metrics ports, the answers about this worker and about all, and all metrics."""
     web, monitoring = LaterApp("mesh_pilot.ops.app", partial(_debug_app, state)), monitoring_app(state)
     own = _answers(state, web)
     if workers is None:
-        return web, monitoring, own, own
+        return web, monitoring, own, own, partial(_metrics_of, state)
     from mesh_pilot.ops.api.app import api_routes
     from mesh_pilot.ops.metrics import Metrics
     from mesh_pilot.ops.workers import WorkersApp, about_all
 
     everyone = WorkersApp(web, monitoring, own, workers, Metrics(state), api_routes(state))
     web_of_all = everyone.web()
-    return web_of_all, everyone.monitoring(), own, about_all(own, web_of_all, workers)
+    return web_of_all, everyone.monitoring(), own, about_all(own, web_of_all, workers), everyone.metrics
+
+
+async def _metrics_of(state: PlaneState) -> Sequence[Metric]:
+    return (await metrics_of(state)).metrics()
+
+
+def _metrics_push(
+    settings: Settings, state: PlaneState, metrics: Callable[[], Awaitable[Sequence[Metric]]]
+) -> MetricsPush | None:
+    if settings.metrics_push is None:
+        return None
+    from mesh_pilot.ops.metrics.push import metrics_push
+
+    return metrics_push(settings.metrics_push, state, metrics)
 
 
 def _debug_app(state: PlaneState) -> App:

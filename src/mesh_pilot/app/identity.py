@@ -68,6 +68,7 @@ from mesh_pilot.net.rpc import (
     server_tls_in_memory,
 )
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
+from mesh_pilot.sources.acme.source import AcmeSource
 from mesh_pilot.sources.base.contract import SourceError
 from mesh_pilot.sources.gateway_hosts.source import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
@@ -75,9 +76,12 @@ from mesh_pilot.sources.wasm.source import ModuleSource
 from mesh_pilot.world import World
 
 if TYPE_CHECKING:
-    from mesh_pilot.identity.signers.vault.signer import VaultSigner
+    from mesh_pilot.identity.signers.remote import RemoteSigner
 
 log = structlog.get_logger(scope="security")
+
+SIGNER_ROOTS = "signer-roots.pem"
+"""The file in the state folder with the roots of a CA elsewhere."""
 
 RENEWED_WITHIN = timedelta(seconds=10)
 """The time in which proxies get new certificates when another CA certificate signs."""
@@ -94,8 +98,8 @@ class Identities:
     world: World
     trust: TrustStore
     """The roots that workloads trust."""
-    vault: VaultSigner | None
-    """The signer; None if that is a CA of our own."""
+    remote: RemoteSigner | None
+    """The signer; None if that is our own CA."""
     issuer: Issuer
     """Keeps the certificates of proxies whose keys are made here."""
     authentication: Authentication
@@ -104,7 +108,7 @@ class Identities:
     revocations: Revocations
     revoked: RevokedIdentities
     authority: Authority | None
-    """The built-in CA; None if a Vault signs."""
+    """The built-in CA; None if one elsewhere signs."""
     store: MaterialStore | None
     """The files of the CA; None if its root is for this run."""
     server: ServerCertificate | None
@@ -113,6 +117,8 @@ class Identities:
     """That of the webhooks; None if there are none."""
     periods: SignedPeriods
     """The lives of the certificates that were signed."""
+    signer_files: CertificateFiles | None
+    """The files for TLS with the CA elsewhere."""
     validity: ValidityWatch = attrs.field(init=False)
     """Looks at all of these by the clock."""
     _logged: LogLimiter = attrs.field(
@@ -124,6 +130,7 @@ class Identities:
         given = {
             "the certificate of --tls-cert": self.settings.tls,
             "the certificate of --api-tls-cert": self.settings.access.tls,
+            "the clientCertificate of --ca-signer": self.signer_files,
         }
         files = {name: each.certificate for name, each in given.items() if each is not None and each.certificate}
         return ValidityWatch(self._validities, _now, files=files)
@@ -143,8 +150,8 @@ class Identities:
         """Keep everything in force: follow the CA's files, and renew certificates before they end."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.validity.run)
-            if self.vault is not None:
-                nursery.start_soon(self.vault.run)
+            if self.remote is not None:
+                nursery.start_soon(self.remote.run)
             if self.authority is not None and self.store is not None:
                 nursery.start_soon(self.authority.run, self.store)
             elif self.store is not None:
@@ -228,13 +235,19 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
     lifetime = settings.authority.workload_cert_ttl
     domains = partial(trust_domains, world)
     foreign_tokens = _foreign_tokens(settings, domains)  # before a CA is made: a mistake here ends the start
-    authority, vault, server, webhook_server = None, None, None, None
+    authority, remote, signer_files, server, webhook_server = None, None, None, None, None
     revoked = RevokedIdentities(_now)
     try:
-        if settings.vault is not None:
-            from mesh_pilot.identity.signers.vault.signer import VaultSigner
+        if settings.ca_signer is not None:
+            from mesh_pilot.app.signers import named_ca
+            from mesh_pilot.identity.signers.remote import RemoteSigner
 
-            unaudited: Signer = (vault := VaultSigner(settings.vault, trust, _now))
+            named = named_ca(settings.ca_signer)
+            kept = settings.state.folder / SIGNER_ROOTS if settings.state is not None else None
+            longest = settings.authority.max_workload_cert_ttl
+            remote = RemoteSigner(named.ca, trust, _now, roots_file=named.roots, kept=kept, longest=longest)
+            signer_files = named.files
+            unaudited: Signer = remote
             if store is not None:
                 revoked.untils = read_identities((await store.read()).files, store.place)
         elif store is None:
@@ -258,7 +271,7 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
     except (AuthorityError, StoreError) as error:
         raise StartError(str(error)) from error
     except SigningError as error:
-        advice = "start again once it signs, or name a certificate with --tls-cert, which needs nobody"
+        advice = "start again once it signs, or name a certificate with --tls-cert, which needs no signer"
         raise StartError(f"no certificate for this server's TLS port: {error}; {advice}") from error
     issuer = Issuer(signer, trust, now=_now, lifetime=lifetime, failures=world.failed)
     if authority is not None:
@@ -297,7 +310,7 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
         settings,
         world,
         trust,
-        vault,
+        remote,
         issuer,
         authentication,
         certificates,
@@ -308,6 +321,7 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
         server,
         webhook_server,
         signer.periods,
+        signer_files,
     )
 
 
@@ -315,7 +329,8 @@ def federation_of(settings: Settings, world: World, trust: TrustStore) -> Federa
     """The source of foreign roots, as the MeshConfig names them."""
 
     def others_synced() -> bool:
-        return set(world.unsynced()) <= {Federation.name, KeySource.name, GatewayHosts.name, ModuleSource.name}
+        followers = {Federation.name, KeySource.name, GatewayHosts.name, ModuleSource.name, AcmeSource.name}
+        return set(world.unsynced()) <= followers
 
     return Federation(trust, lambda: world.mesh.peek(()), others_synced, fetch=fetching(settings.trust_bundle_ca))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 import trio
 
-from mesh_pilot.app.access import gate_of
+from mesh_pilot.app.access import AccessFiles, gate_of
 from mesh_pilot.app.config_store import http_limits
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.net.http.connection import App
@@ -28,7 +28,7 @@ LONGEST_PATH = 100
 
 
 async def serve_orders(settings: Settings, state: PlaneState, web: App) -> None:
-    """Take orders until cancelled. A socket that can't be had is logged: the mesh is served without it.
+    """Take orders until cancelled. A socket that is not available is logged: the mesh is served without it.
 
     ``web``: the app of the web port, which the socket serves too.
     """
@@ -48,7 +48,7 @@ async def serve_orders(settings: Settings, state: PlaneState, web: App) -> None:
 
         return admin_app(state, web)
 
-    gate = gate_of(None, LaterApp("mesh_pilot.ops.admin", build), state, local=True)
+    gate = gate_of(AccessFiles(), LaterApp("mesh_pilot.ops.admin", build), state, local=True)
     server = HttpServer(gate, port="admin", limits=http_limits(settings))
     state.http_servers.append(server)
     with _removed_at_the_end(path):
@@ -58,7 +58,7 @@ async def serve_orders(settings: Settings, state: PlaneState, web: App) -> None:
 async def open_admin_socket(path: Path) -> list[trio.SocketListener]:
     """Listen at a path, for the owner of the process alone. Raises AddressError or OSError."""
     if len(os.fsencode(path)) > LONGEST_PATH:
-        raise OSError(f"its path has more than {LONGEST_PATH} bytes; choose a shorter one with --admin-socket")
+        raise OSError(f"the path has more than {LONGEST_PATH} bytes; choose a shorter one with --admin-socket")
     return await open_listeners(f"unix://{path}")
 
 

@@ -53,7 +53,7 @@ class ControlPlane:
         self.answer = answer
         """Answers the questions of other workers."""
         self.registrar = registrar
-        """Of this control plane; None in another worker than the first."""
+        """The registrar of this control plane; None in workers other than the first."""
         self.workers = workers
         """The other workers; None if there are none, or this is not the first."""
         self.slot = slot

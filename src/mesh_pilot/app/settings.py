@@ -24,14 +24,13 @@ from mesh_pilot.sources.wasm.settings import DEFAULT_WASM, WasmSettings
 if TYPE_CHECKING:
     from mesh_pilot.consul.identity.ca_store import ConsulStoreSettings
     from mesh_pilot.identity.authority.store import StoredFiles
-    from mesh_pilot.identity.signers.vault.settings import VaultSettings
     from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
     from mesh_pilot.kubernetes.webhooks.settings import WebhookSettings
     from mesh_pilot.model.config import ConfigError
     from mesh_pilot.model.events import RolloutPlan
     from mesh_pilot.net.rpc import CertificateFiles, Limits
     from mesh_pilot.ops.access.settings import AccessSettings
-    from mesh_pilot.ops.tracing.settings import TraceSettings
+    from mesh_pilot.ops.tracing.settings import MetricsPushSettings, TraceSettings
     from mesh_pilot.replicas.election.base import ElectionSettings
     from mesh_pilot.safety.state.settings import StateSettings
     from mesh_pilot.sources.base.contract import Registry
@@ -190,12 +189,6 @@ class Settings:
     """Lifetimes of the certificates that are signed here."""
     client_bounds: Bounds = group(Bounds, default=DEFAULT_BOUNDS)
     """The limits of xDS clients."""
-    split_virtual_hosts: bool = _mesh(
-        "--split-virtual-hosts/--whole-route-tables",
-        default=False,
-        help="Delta Envoys from 1.40 on get virtual hosts one by one, unless they say otherwise"
-        " (docs/large-meshes.md).",
-    )
     grpc_limits: Limits = attrs.field(factory=_server_limits)
     """The limits on connections to the gRPC ports, and their age."""
     http_addr: str = _ports(
@@ -218,14 +211,24 @@ class Settings:
     )
     traces: TraceSettings | None = None
     """The receiver of traces of changes; None: there are none."""
+    metrics_push: MetricsPushSettings | None = None
+    """The receiver of metrics; None: they are not pushed."""
     ca_dir: Path | None = _certificates(
         "--ca-dir",
         common=True,
         help="Folder of the CA, such as Istio's cacerts; if empty, it gets a root."
-        "  [default: ca in --state-dir; with --no-state a root for this run]",
-        doc="Folder of the [CA](certificates.md), such as Istio's `cacerts`; if it is empty, it gets a root.",
+        " With --ca-signer, it has revoked identities alone.  [default: ca in --state-dir; with --no-state a root for"
+        " this run]",
+        doc="Folder of the [CA](certificates.md), such as Istio's `cacerts`; if it is empty, it gets a root. With"
+        " `--ca-signer` it has [revoked identities](certificates.md#revoking-an-identity) alone.",
     )
     """None: a root for this run."""
+    ca_signer: Path | None = _certificates(
+        "--ca-signer",
+        common=True,
+        help="YAML file that says which CA elsewhere signs, instead of one here (docs/signers.md).",
+        doc="YAML file that says which [CA elsewhere](signers.md) signs, instead of one here.",
+    )
     trust_bundle_ca: Path | None = _certificates(
         "--trust-bundle-ca",
         help="PEM file of the CA of servers of trust bundles.  [default: the system's]",
@@ -245,8 +248,6 @@ class Settings:
     """The root for this run, where the workers of a control plane share one; None: a new one."""
     ca_store: ConsulStoreSettings | None = None
     """The entry of a KV store with the CA, in place of ``ca_dir``."""
-    vault: VaultSettings | None = None
-    """The Vault that signs the certificates of proxies; None: a CA of our own."""
     domain: str = _mesh(
         "--domain",
         default="cluster.local",
@@ -268,20 +269,20 @@ class Settings:
     quarantine: QuarantineOptions | None = group(QuarantineOptions, switch=QUARANTINE, default=DEFAULT_OPTIONS)
     """The limits of quarantine; None: a client that refuses something keeps what it has until that changes."""
     shutdown_seconds: float = _timing(
-        "--shutdown-duration", default=10.0, common=True, help="How long draining may take."
+        "--shutdown-duration", default=10.0, common=True, help="Time that draining may take."
     )
     debounce_after: float = _timing(
         "--debounce-after",
         default=0.1,
         reload=True,
-        help="Publish changes once it is quiet for so long,",
+        help="Publish changes after this much quiet,",
         doc="Publish changes when nothing else has changed for this time,",
     )
     debounce_max: float = _timing(
         "--debounce-max",
         default=10.0,
         reload=True,
-        help="but after so long at the latest.",
+        help="but at the latest after this long.",
         doc="but after this time at the latest.",
     )
     state: StateSettings | None = None
@@ -289,7 +290,7 @@ class Settings:
     wasm: WasmSettings = group(WasmSettings, default=DEFAULT_WASM)
     """The limits of WebAssembly modules, which are kept in the state folder."""
     guard: GuardOptions | None = group(GuardOptions, switch=GUARD, default=DEFAULT_GUARD)
-    """How much of a source's picture may go at once; None: all of it."""
+    """The part of a source's objects that may disappear at once; None: all of them."""
     admin_socket: Path | None = flag(
         "--admin-socket",
         section="What sources lose",
@@ -306,7 +307,7 @@ class Settings:
     """The webhooks for an API server; None: there are none."""
     sync_timeout: float | None = _timing(
         "--sync-timeout",
-        help="Serve without sources that are not in by then.  [default: wait]",
+        help="Start serving after this long, even if some sources have not synced.  [default: wait]",
         doc="Serve without the sources that have not synced after this time.",
     )
     """None: wait for as long as it takes."""

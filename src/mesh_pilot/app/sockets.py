@@ -51,7 +51,7 @@ def shared_sockets(slot: WorkerSlot) -> Sockets:
 
 
 async def open_sockets(settings: Settings) -> Sockets:
-    """Listen everywhere; nothing stays open when one address can't be had."""
+    """Listen everywhere; nothing stays open when one address is not available."""
     sockets = Sockets([], [], [], [])
     try:
         with start_errors():

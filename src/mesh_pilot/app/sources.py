@@ -31,6 +31,7 @@ from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.net.fetching import FetchError
 from mesh_pilot.net.rpc import CertificateFiles, TlsSource, server_tls
 from mesh_pilot.safety.state.database import NAME as STATE_FILE
+from mesh_pilot.sources.acme.source import AcmeSource
 from mesh_pilot.sources.base.contract import ShortNames, Source
 from mesh_pilot.sources.files import NAME as FILES
 from mesh_pilot.sources.files import FileSource, file_source
@@ -182,7 +183,8 @@ class NetworkGatewayHosts:
 
 def are_others_synced(world: World) -> bool:
     """True once all sources have synced but those that follow what the others say."""
-    return set(world.unsynced()) <= {KeySource.name, Federation.name, GatewayHosts.name, ModuleSource.name}
+    followers = {KeySource.name, Federation.name, GatewayHosts.name, ModuleSource.name, AcmeSource.name}
+    return set(world.unsynced()) <= followers
 
 
 class ConfigSourcesWatch:

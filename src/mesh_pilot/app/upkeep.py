@@ -1,4 +1,4 @@
-"""Tasks that run beside serving: memory is given back, revoked callers are cut off, problems are reported."""
+"""Tasks that run next to serving: memory is given back, revoked callers are cut off, problems are reported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REPORT_SECONDS = 60.0
 async def look_after(
     catalog: WorldCatalog, xds: XdsServer, servers: Sequence[Server], traffic: TrafficTable | None = None
 ) -> None:
-    """Let go of what was made for proxies that are gone and have not come back, and of the memory that it took."""
+    """Drop what was made for proxies that are gone and have not come back, and release the memory that it took."""
     memory = MemoryRelease()
     while True:
         await trio.sleep(TRIM_SECONDS)
@@ -46,7 +46,7 @@ async def look_after(
 async def end_revoked_connections(
     identities: Identities, servers: Sequence[Server], sink: SinkServer | None = None
 ) -> None:
-    """End connections by certificates that are revoked meanwhile."""
+    """End connections by certificates that have been revoked since they began."""
     while True:
         await identities.revocations.changed()
         of_sink = sink.server if sink is not None else None

@@ -7,7 +7,7 @@ There are two ways to say so, as what is left to do differs:
 - *A call* is over, and its caller has something to fall back on, mostly the last value: ``with Contained(log, "...")``.
 
 Where people are to see an error for as long as it lasts, it *stands* in a register:
-`engine.failures.OwnFailures.contained`. Code that turns any exception of a library into one of its own (``raise
+`engine.failures.OwnFailures.contained`. Code that turns any exception of a library into its own (``raise
 SourceError from error``) contains nothing, and needs none of these.
 """
 
@@ -127,7 +127,7 @@ class PartSupervisor:
     async def keep(
         self, name: str, run: Callable[[], Awaitable[None]], *, fatal: Callable[[], bool] = lambda: False
     ) -> None:
-        """Run a part for ever: again, after a growing pause, whenever it fails or ends. If cancelled, so is it.
+        """Run a part forever: again, after a growing pause, whenever it fails or ends. If cancelled, so is it.
 
         Raises only what comes while ``fatal`` is true.
         """

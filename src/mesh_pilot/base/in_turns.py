@@ -14,7 +14,7 @@ TURN_SECONDS = 0.002
 
 
 async def in_turns(entries: Iterable[T]) -> list[T]:
-    """The entries, each of which is some work. What they read must be able to change meanwhile."""
+    """The entries, each of which is some work. What they read must be able to change between turns."""
     found: list[T] = []
     end = time.perf_counter() + TURN_SECONDS
     for entry in entries:

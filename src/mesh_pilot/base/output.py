@@ -81,7 +81,7 @@ class Output(io.TextIOBase):
             return
         with self._changed:
             if self._bytes + len(data) > self._most_bytes:
-                self._drop(data, "nobody reads it")
+                self._drop(data, "no process reads it")
                 return
             self._waiting.append(data)
             self._bytes += len(data)

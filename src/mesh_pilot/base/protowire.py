@@ -16,7 +16,7 @@ _UINT64 = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class WireError(ValueError):
-    """Bytes that are no encoded message. The message is a predicate, for a sentence that begins with a path."""
+    """Bytes that are not encoded message. The message is a predicate, for a sentence that begins with a path."""
 
 
 def varint(value: int) -> bytes:

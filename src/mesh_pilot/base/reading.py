@@ -16,14 +16,15 @@ from typing import Any
 def member(value: object, *path: str) -> Any:
     """The value below nested objects; None where one of them is absent or not an object."""
     for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else None
+        # What a decoder gives is a dict, which costs a tenth to recognize.
+        value = value.get(name) if type(value) is dict or isinstance(value, Mapping) else None
     return value
 
 
 def as_object(value: object, *path: str) -> Mapping[str, Any]:
     """The value at a path if it is an object, else an empty one."""
     found = member(value, *path)
-    return found if isinstance(found, Mapping) else {}
+    return found if type(found) is dict or isinstance(found, Mapping) else {}
 
 
 def as_list(value: object, *path: str) -> list[Any]:

@@ -27,7 +27,7 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
         mode = stat.S_IMODE(path.stat().st_mode)
         lines = path.read_text(encoding="ascii").split()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no ASCII text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
         raise SealingError(f"{path}: the encryption key cannot be read: {reason}") from None
     if mode & 0o007:
         raise SealingError(f"{path}: every user may use this encryption key (mode {mode:04o}); run chmod 600 on it")

@@ -22,14 +22,14 @@ _GARBLED = frozenset(
         sqlite3.SQLITE_NOTADB,
     )
 )
-"""SQLite's codes for what another try will not mend."""
+"""SQLite's codes for what another try will not fix."""
 
 
 _MAGIC = b"SQLite format 3\0"
 
 
 def is_garbled(error: Exception) -> bool:
-    """True for an error that another try will not mend."""
+    """True for an error that another try will not fix."""
     code = getattr(error, "sqlite_errorcode", None)
     is_of_database = isinstance(error, sqlite3.Error) and (code is None or code & 0xFF in _GARBLED)
     return is_of_database or isinstance(error, UnicodeDecodeError)
@@ -43,11 +43,11 @@ def check_header(path: Path) -> None:
     with path.open("rb") as file:
         header = file.read(20)
     if header.startswith(_MAGIC) and any(version not in (1, 2) for version in header[18:]):
-        raise sqlite3.DatabaseError("its header is damaged")
+        raise sqlite3.DatabaseError("the header is damaged")
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file, and those that SQLite keeps beside it."""
+    """The file, and those that SQLite keeps next to it."""
     return [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,7 +48,8 @@ class Derived(Generic[P, T_co]):
         """
         if kwargs:
             raise TypeError("the arguments of a derived value are positional: they are its key")
-        return cast(T_co, view.memo.read(self, args))
+        found: T_co = view.memo.read(self, args)  # no cast: a call for each read is a part of what a read takes
+        return found
 
     def query(self, *args: P.args, **kwargs: P.kwargs) -> Query[T_co]:
         """The value's identity. Arguments are positional."""
@@ -70,7 +71,8 @@ class Query(NamedTuple, Generic[T_co]):
 
     def get(self, view: MemoView) -> T_co:
         """The value. Raises the exception that the function raised."""
-        return cast(T_co, view.memo.read(self.derived, self.args))
+        found: T_co = view.memo.read(self.derived, self.args)
+        return found
 
     def compute(self, view: MemoView) -> T_co:
         """The value, computed now and not stored."""

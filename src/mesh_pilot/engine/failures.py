@@ -1,6 +1,6 @@
 """Internal errors that stand: what could not be made, since when, what is served in its place.
 
-An exception of our own code costs the one thing at hand: a resource, a list of resources, an object. That stays as it
+An exception of our code costs the one thing at hand: a resource, a list of resources, an object. That stays as it
 was, or is missing. Either way somebody has to learn of it, so whoever catches such an exception reports it here, and
 takes it back once all is well. So does whoever waits for somebody else, such as a signer that is away: that is
 *expected*, and logged as an outage in one line. The log has each failure once, however many proxies it concerns; pages,
@@ -28,7 +28,7 @@ PROXY, OBJECT, INDEXES, COLLECTION = "proxy", "object", "indexes", "collection"
 _world_log = structlog.get_logger(scope="world")
 _LOGS = {OBJECT: _world_log, INDEXES: _world_log, COLLECTION: structlog.get_logger(scope="mcp")}
 _envoy_log = structlog.get_logger(scope="envoy")
-"""For kinds that are not in ``_LOGS``."""
+"""The log of kinds that are not in ``_LOGS``."""
 
 
 _MISSING = "missing at proxies that did not have it before"
@@ -60,7 +60,7 @@ class Failure:
     place: str = attrs.field(eq=False)
     """The innermost line of its traceback: ``access_logs.py, line 12, in json_format``."""
     is_plan: bool = False
-    """Whether it is a list of resources: none is added or removed until it can be made."""
+    """True if it is a list of resources: none is added or removed until it can be made."""
     part: str = ""
     """The function of the part that is left out, if the state is INCOMPLETE."""
     is_expected: bool = False
@@ -133,7 +133,7 @@ class Failures:
         self.total: Counter[str] = Counter()
         """Failures since the start, by kind; each counts once, however long it lasts."""
         self._standing: Counter[Failure] = Counter()
-        """For each the number of those who have it."""
+        """The number of owners that have each failure."""
         self._causes: Counter[Hashable] = Counter()
         """The number of different failures that stand, by cause."""
         self._owned: dict[OwnFailures, None] = {}
@@ -190,7 +190,7 @@ _EVENTS = {
 
 
 class OwnFailures:
-    """The failures of one owner: a resource set, a proxy, the World. State: those that stand, by a key of its own."""
+    """The failures of one owner: a resource set, a proxy, the World. State: those that stand, by its own key."""
 
     def __init__(self, register: Failures, owner: object = None) -> None:
         self.owner = owner

@@ -3,9 +3,9 @@
 A write only marks: what is stale is found by walking from the cell to its readers, once, and a walk stops at what is
 stale already. A read computes: the reads of the last computation are brought up to date in the order in which they were
 made, and the function is called only if one of them really changed. So a burst of edits costs one computation, what
-nobody reads costs none, and a value that comes out equal spares all that is above it.
+is not read costs none, and a value that comes out equal spares all that is above it.
 
-Reads are kept in a dict of each node, not as edges in a graph beside it: they are needed in their order, because a
+Reads are kept in a dict of each node, not as edges in a graph next to it: they are needed in their order, because a
 later read may only have been made for what an earlier one said, and must not be asked for again if that has changed.
 Recomputing everything in topological order, as build tools do, loses here: a mesh has a million values, most edits
 touch ten, and which values depend on which is only known once they have been computed.
@@ -158,7 +158,7 @@ class Memo:
         self._active: _Node | None = None
         """The value that is being computed."""
         self._reads: dict[_Read, None] | None = None
-        """Its reads so far."""
+        """The reads of that value so far."""
         self._tick = 0
         self._orphans: set[_Node] = set()
         self._layers: dict[_Node, int] = {}
@@ -182,7 +182,16 @@ class Memo:
 
     def read(self, declared: Derived[..., Any], args: tuple[Any, ...]) -> Any:
         """The value for ``Derived.__call__`` and ``Query.get``."""
-        node = self._read(declared, args)
+        # The same as `_read`, which every read would have to call.
+        family = self._families.get(declared)
+        node = None if family is None else family.nodes.get(args)
+        if node is None:
+            node = self._node(declared, args)
+        reads = self._reads
+        if reads is not None and not node.stale:
+            reads[node] = None
+        else:
+            self._note_read(node)
         if node.error is not None:
             raise node.error.with_traceback(None)
         return node.value

@@ -79,7 +79,7 @@ class MemoOverlay:
         return f"<MemoOverlay of {differing} cells, {values} values>"
 
     def index(self, name: str, default: V) -> Index[Any, V]:
-        """Its version of the table's index of this name."""
+        """The overlay's version of the table's index of this name."""
         index = IndexOverlay(self.memo.index_named(name), self.bit)
         self._indexes.append(index)
         return index

@@ -1,7 +1,7 @@
 """Large mappings and sets with few changes: a copy that shares all that is the same with what it is a copy of.
 
 A mesh of 10,000 services has dicts of 10,000 resources, and each change of one resource copied some of them. Here a
-changed copy is the large one, which nobody changes any more, and what differs from it. As soon as that is a lot, the
+changed copy is the large one, which no longer changes, and what differs from it. As soon as that is a lot, the
 next copy is a plain one: after ``sqrt(2 n)`` changes of a mapping of ``n``, so that a change costs about as many steps.
 
 Why not a tree that shares its branches: it would be read in Python, level by level, and nearly all reads are of names

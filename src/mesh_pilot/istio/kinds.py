@@ -60,7 +60,7 @@ class Kind:
     """Served versions, oldest first; they are equivalent."""
     cluster_scoped: bool = attrs.field(default=False, kw_only=True)
     legacy: bool = attrs.field(default=False, kw_only=True)
-    """Removed from Istio's API; of current control planes' collections it is none."""
+    """True if it was removed from Istio's API, so that current control planes have no collection of it."""
     api: Api = attrs.field(default=Api.ISTIO, kw_only=True)
     written: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True), kw_only=True)
     """The `kind` of its objects, if that is not its own name: two groups have a Gateway."""
@@ -244,6 +244,7 @@ _TABLE = (
         "Namespace", "k8s.io.api.core.v1.NamespaceSpec", "ingresses.validate_namespace", group="", cluster_scoped=True
     ),
     _own("LocalRateLimit", "meshpilot.policy.v1alpha1.LocalRateLimit", "local_rate_limit.validate"),
+    _own("GlobalRateLimit", "meshpilot.policy.v1alpha1.GlobalRateLimit", "global_rate_limit.validate"),
     _own("HealthCheck", "meshpilot.policy.v1alpha1.HealthCheck", "health_check.validate"),
 )
 
@@ -278,6 +279,7 @@ SHORT_NAMES: Mapping[str, str] = {
     "ing": "Ingress",
     "ns": "Namespace",
     "lrl": "LocalRateLimit",
+    "grl": "GlobalRateLimit",
     "hc": "HealthCheck",
 }
 """Short names, of kubectl where it has one."""
@@ -298,7 +300,7 @@ def _by_name() -> Mapping[str, Kind]:
 
 
 _WRITTEN: Mapping[tuple[str, str], Kind] = {(kind.group, kind.written): kind for kind in _TABLE}
-"""By group and the name that objects have."""
+"""Kinds by group and the name that objects have."""
 
 _SHARED = frozenset((_EXPERIMENTAL, *(kind.group for kind in _TABLE if kind.api is Api.KUBERNETES)))
 """Groups with other kinds, which are not read."""

@@ -1,12 +1,12 @@
 """Items, the objects that sources report, and the events by which they do so.
 
-An event is whole by itself: `Upsert` and `Delete` carry a key, `Replace` a source's full state, and nothing refers to
+An event is whole on its own: `Upsert` and `Delete` carry a key, `Replace` a source's full state, and nothing refers to
 what was sent before. So events of several sources may mix in any order, an overflowing channel needs no replay, and
 workers get the same values by another way. The key of an item is unique within its source alone; precedence between
 sources is the World's affair, and an event never says whether it takes effect.
 
 Equality is what makes an edit cheap: an item equal to the one before it changes nothing. Where an object was read, and
-its warnings, are left out of it (``eq=False``), as a comment moved by a line is no news to a proxy.
+its warnings, are left out of it (``eq=False``), as a comment moved by a line is not a news to a proxy.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Grant:
     """A permission to have a credential."""
 
     namespace: str
-    """For the gateways of this namespace,"""
+    """The namespace whose gateways may have it."""
     service_account: str = ""
-    """or, if there is one, for all its proxies of this service account."""
+    """The service account, if there is one, whose proxies in the namespace may all have it."""
 
 
 @attrs.frozen
@@ -84,7 +84,7 @@ class Secret:
 
     @property
     def is_private(self) -> bool:
-        """True if it has what nobody else may see."""
+        """True if it has what only its own proxies may see."""
         return bool(self.private_key or self.docker_config)
 
 
@@ -120,7 +120,7 @@ class WasmModule:
 class ExtensionInForce:
     """The settings that an object with a module had when its module was last there.
 
-    They stay in force while another module that it asks for is fetched, and if that can't be had.
+    They are kept while another module that it asks for is fetched, and if that is not available.
     """
 
     key: ConfigKey
@@ -191,7 +191,7 @@ class Withheld:
     @property
     def in_its_place(self) -> str:
         """Text: what clients get in its place."""
-        return "its last accepted version" if self.served else "nothing, it is left out"
+        return "the last accepted version" if self.served else "nothing, it is left out"
 
 
 @attrs.frozen
@@ -309,6 +309,28 @@ class HostOwners:
     order: tuple[HostClaim, ...]
 
 
+@attrs.frozen
+class ChallengeAnswer:
+    """The answer to an issuer's question whether a host is ours (RFC 8555, http-01). It is public."""
+
+    host: str
+    token: str = attrs.field(repr=False)
+    text: str
+
+    @property
+    def path(self) -> str:
+        """Where the issuer asks, on port 80 of the host."""
+        return f"/.well-known/acme-challenge/{self.token}"
+
+
+@attrs.frozen
+class Challenges:
+    """The answers that gateways give while certificates are ordered."""
+
+    answers: tuple[ChallengeAnswer, ...] = ()
+    """Sorted by host and token."""
+
+
 Item = (
     Config
     | Service
@@ -324,6 +346,7 @@ Item = (
     | Quarantine
     | RolloutState
     | HostOwners
+    | Challenges
 )
 """An object of a source."""
 
@@ -359,6 +382,8 @@ def item_key(item: Item) -> tuple[str, ...]:
             return ("rollout",)
         case HostOwners():
             return ("owners", item.gateway, item.host)
+        case Challenges():
+            return ("challenges",)
 
 
 @attrs.frozen
@@ -407,7 +432,7 @@ class Synced:
 
 @attrs.frozen
 class Rejected:
-    """An object was refused; its last good version stays in force.
+    """An object was refused; its last good version is kept.
 
     ``key`` is the item key if the object could be identified, so that its recovery clears the rejection; otherwise the
     origin's location identifies the rejection.
@@ -436,7 +461,7 @@ class Confirmed:
 
 @attrs.frozen
 class SourceAdded:
-    """A source comes while others run, such as that of another cluster. Nobody waits for its first full picture."""
+    """A source comes while others run, such as that of another cluster. No part waits for its first full picture."""
 
     source: str
     after: tuple[str, ...] = ()

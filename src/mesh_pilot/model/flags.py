@@ -35,7 +35,7 @@ class FlagKind(Enum):
     NUMBER = auto()
     PATH = auto()
     DURATION = auto()
-    """Of Go, such as ``1m30s``; the value is in seconds."""
+    """A duration as in Go, such as ``1m30s``; the value is in seconds."""
     ADDRESS = auto()
     """``host:port`` or ``unix:///path``; the value stays text."""
     WORDS = auto()

@@ -13,7 +13,7 @@ _flag = partial(flag, section="What sources lose")
 
 @attrs.frozen
 class GuardOptions:
-    """How much of a source's picture may go at once."""
+    """The part of a source's picture that may go at once."""
 
     share: float = _flag(
         "--guard-share",

@@ -9,7 +9,7 @@ import attrs
 
 @attrs.frozen
 class HistogramState:
-    """A histogram at one moment."""
+    """A histogram at one time."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]

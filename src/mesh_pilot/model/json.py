@@ -26,7 +26,7 @@ Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | boo
 _NAME, _IF_GIVEN, _SPREAD, _AS = "json name", "json if given", "json spread", "json as"
 
 IF_GIVEN = {_IF_GIVEN: True}
-"""Metadata of a field that is left out where it is None."""
+"""Metadata of a field that is left out if it has no value."""
 
 SPREAD = {_SPREAD: True}
 """Metadata of a field whose members are members of the object itself; None has none."""

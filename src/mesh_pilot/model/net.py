@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 UNIX_PREFIX = "unix://"
 """Begins the address of a Unix domain socket: ``unix:///path``, or ``unix://@name`` for an abstract one."""
+
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4 = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")
 
 
 def plain_address(text: str) -> str:
@@ -23,9 +27,12 @@ def plain_address(text: str) -> str:
 
 
 def is_ip(text: str) -> bool:
-    """True if a text is an IPv4 or IPv6 address; one with an IPv6 zone (``fe80::1%eth0``) is none to Envoy."""
+    """True if a string is an IPv4 or IPv6 address; one with an IPv6 zone (``fe80::1%eth0``) is not one to Envoy."""
+    # A host name is asked about as often as an address is: an exception for each takes ten times as long.
+    if ":" not in text:
+        return _IPV4.fullmatch(text) is not None
     try:
-        ipaddress.ip_address(text)
+        ipaddress.IPv6Address(text)
     except ValueError:
         return False
     return "%" not in text

@@ -39,7 +39,7 @@ RBAC_RULE_STATS = "RBAC_RULE_STATS"
 """Node metadata: ``true`` if Envoy is to count what each rule of a policy admits and denies."""
 
 AGENT = "AGENT"
-"""Node metadata: the version of an agent, on the stream that it has for itself beside that of its Envoy."""
+"""Node metadata: the version of an agent, on the stream that it has for itself next to that of its Envoy."""
 
 
 class NodeType(StrEnum):
@@ -109,7 +109,7 @@ class Proxy:
 
     @property
     def agent(self) -> str:
-        """The version of the agent whose own stream this is; empty for all others. It is no second proxy."""
+        """The version of the agent whose own stream this is; empty for all others. It is not a second proxy."""
         return self.text(AGENT)
 
     def text(self, key: str, default: str = "") -> str:

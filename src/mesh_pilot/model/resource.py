@@ -23,7 +23,7 @@ EXTENSION = PREFIX + "envoy.config.core.v3.TypedExtensionConfig"
 NAME_TABLE = PREFIX + "istio.networking.nds.v1.NameTable"
 PROXY_CONFIG = PREFIX + "istio.mesh.v1alpha1.ProxyConfig"
 HEALTH = PREFIX + "istio.v1.HealthInformation"
-"""The type of requests that are no requests: an agent reports the health of its application with them."""
+"""The type of requests that are not requests: an agent reports the health of its application with them."""
 WARMING = PREFIX + "meshpilot.v1.WarmingInformation"
 """The same, for what its Envoy has accepted and does not use yet (``model.warming``)."""
 
@@ -38,13 +38,13 @@ class ResourceType:
     sync_name: str
     """How ``/debug/syncz`` calls it."""
     dump: tuple[str, str, str] | None = None
-    """Its section of ``/config_dump``: the message, the field with all resources, the field with one. None: a type for
+    """The section of ``/config_dump``: the message, the field with all resources, the field with one. None: a type for
     Istio's agents, which no Envoy requests or dumps."""
     service: str = ""
     """The gRPC service for this type alone, and the name of its methods after ``Stream`` and ``Delta``."""
     method: str = ""
     refers_to_clusters: bool = False
-    """Its resources name clusters, so clusters come before it and are removed after it."""
+    """True if its resources name clusters, so clusters come before it and are removed after it."""
 
 
 _TYPES = (
@@ -94,7 +94,7 @@ TRUST_SECRET = "ROOTCA"
 
 
 def host_name(table: str, host: str) -> str:
-    """The name of a virtual host that is a resource of its own (Envoy: "VHDS", naming convention)."""
+    """The name of a virtual host that is a separate resource (Envoy: "VHDS", naming convention)."""
     return f"{table}/{host}"
 
 

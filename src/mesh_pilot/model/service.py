@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum, StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
 from mesh_pilot.model.config import EPOCH, ConfigKey
+
+if TYPE_CHECKING:
+    from attrs import frozen as _frozen
+else:
+
+    def _frozen(cls: type) -> type:
+        """The same as `attrs.frozen`, but only mypy sees to it: making a value that refuses changes takes five times as
+        long, and a large mesh has a hundred thousand endpoints."""
+        return attrs.define(cls, unsafe_hash=True)
+
 
 UNSPECIFIED = "0.0.0.0"
 """The address of a service without an address (headless or host-only)."""
@@ -18,6 +28,8 @@ TLS_MODE_LABEL = "security.istio.io/tlsMode"
 """Label of a workload: the ``Endpoint.tls_mode`` of its endpoints."""
 MESH_TLS_MODE = "istio"
 """The TLS mode of an endpoint whose proxy accepts mesh mTLS."""
+CONNECT_TLS_MODE = "consul-connect"
+"""The TLS mode of an endpoint that is a proxy of Consul's own mesh, and accepts mutual TLS of its CA alone."""
 
 NETWORK_LABEL = "topology.istio.io/network"
 CLUSTER_LABEL = "topology.istio.io/cluster"
@@ -167,7 +179,7 @@ class NetworkGateway(NamedTuple):
     """An IP address or, until it is resolved, a host name."""
     port: int
     network: str
-    """Of a service: empty where that depends on MeshNetworks."""
+    """The network of the gateway; empty for a service where that depends on MeshNetworks."""
     cluster_id: str = ""
     """The cluster whose endpoints are reached through it; empty: those of any."""
 
@@ -198,7 +210,7 @@ class Service:
     headless: bool = False
     """Clients resolve and connect to its endpoints, each of which has a host name below the service's."""
     namespaced_name: bool = False
-    """Its short name is the first label of its host with its namespace, ``reviews.shop``, not the host."""
+    """True if the short name is the first label of the host with the namespace, ``reviews.shop``, not the host."""
     traffic_distribution: TrafficDistribution = TrafficDistribution.ANY
     node_local: bool = False
     """Clients use the endpoints on their own node only (Kubernetes' ``internalTrafficPolicy: Local``)."""
@@ -212,11 +224,11 @@ class Service:
     cluster_id: str = ""
     """The cluster of the registry that has it; empty if it is of no cluster, as those of ServiceEntries."""
     cluster_addresses: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Of a service of several clusters: its addresses in each, by cluster id, of the first cluster first."""
+    """The addresses in each cluster of a service of several, by cluster id, of the first cluster first."""
     external_addresses: tuple[str, ...] = ()
-    """Its addresses for clients outside its cluster, IPs or host names: of load balancers, ``externalIPs``, nodes."""
+    """The addresses for clients outside its cluster, IPs or host names: of load balancers, ``externalIPs``, nodes."""
     external_ports: tuple[tuple[int, int], ...] = ()
-    """Its ports at these addresses where they differ: number and node port."""
+    """The ports at these addresses where they differ: number and node port."""
     external_name: str = ""
     """The name that it stands for (Kubernetes' ``externalName``)."""
     alias_of: str = ""
@@ -225,6 +237,8 @@ class Service:
     """The services that are aliases of it."""
     network_gateways: tuple[NetworkGateway, ...] = ()
     """The instances of it that say that they are gateways of a network (Consul)."""
+    connect_id: str = ""
+    """The SPIFFE id in Consul's own mesh, where it is in that, too, and proxies of both meshes call each other."""
 
     @property
     def key(self) -> ServiceKey:
@@ -246,13 +260,22 @@ class Service:
         return (self.created, self.host, self.namespace)
 
     def port(self, number: int) -> Port | None:
+        """The port of a number. One of UDP may have the number of another one, which goes first."""
+        found = None
         for port in self.ports:
             if port.number == number:
-                return port
-        return None
+                if port.protocol is not Protocol.UDP:
+                    return port
+                found = found or port
+        return found
+
+    def datagram_port(self, number: int) -> Port | None:
+        """The port of a number for datagrams: that of UDP, else another one, as not all registries say the protocol."""
+        udp = (port for port in self.ports if port.number == number and port.protocol is Protocol.UDP)
+        return next(udp, None) or self.port(number)
 
     def addresses_in(self, cluster_id: str) -> tuple[str, ...]:
-        """Its addresses for clients of a cluster; where it has none there, those of its first cluster."""
+        """The addresses for clients of a cluster; where it has none there, those of its first cluster."""
         for each, addresses in self.cluster_addresses:
             if each == cluster_id:
                 return addresses
@@ -269,7 +292,7 @@ class Registration(NamedTuple):
 
 SERVICE_LABEL = "service.mesh-pilot.io/"
 """The prefix of the labels by which objects select the proxies that are registered as a service:
-``service.mesh-pilot.io/web: "true"`` for the service ``web`` of Consul. Nobody gives a proxy these labels."""
+``service.mesh-pilot.io/web: "true"`` for the service ``web`` of Consul. They are never given to a proxy."""
 
 REGISTRATION_METADATA = (
     Registration("REGISTRATION_NODE", "REGISTRATION_SERVICE", "REGISTRATION_ID"),
@@ -278,7 +301,7 @@ REGISTRATION_METADATA = (
 """The node metadata in which a proxy names its registration; earlier ones win."""
 
 
-@attrs.frozen
+@_frozen
 class Endpoint:
     """One address and port that serves one service port."""
 
@@ -298,19 +321,23 @@ class Endpoint:
     """SPIFFE id (``spiffe://cluster.local/ns/shop/sa/reco``) or empty; from a registry also without scheme and trust
     domain (``ns/shop/sa/reco``), which is then the mesh's own."""
     tls_mode: str = ""
-    """``MESH_TLS_MODE`` where the endpoint's proxy accepts mesh mTLS, else empty."""
+    """``MESH_TLS_MODE`` where the endpoint's proxy accepts mesh mTLS, ``CONNECT_TLS_MODE`` where it is one of Consul's
+    own mesh, else empty."""
     namespace: str = ""
     workload: str = ""
     node: str = ""
     """The machine that it runs on, in registries that say so."""
     host_name: str = ""
-    """Its own host name in a headless service, without the domain of its namespace: ``web-0.web``."""
+    """The host name of the endpoint in a headless service, without the domain of its namespace: ``web-0.web``."""
     is_private: bool = False
-    """Only clients of its own cluster may use it."""
+    """True if only clients of the same cluster may use it."""
     health: Health = Health.HEALTHY
     registration: Registration | None = None
     additional_addresses: tuple[str, ...] = ()
     """Further IP addresses of the same workload, of the other IP version: clients use whichever answers."""
+    failover_rank: int = 0
+    """Gets traffic only where no endpoint of a lower rank can, whatever clients prefer else: of a registry that says
+    who takes over for a service, and in which order."""
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -67,6 +67,6 @@ def qualified(path: str, trust_domain: str) -> str:
 
 
 def in_trust_domain(uri: str, trust_domain: str) -> str | None:
-    """The same SPIFFE id in another trust domain; None for a text that is no SPIFFE id with a path."""
+    """The same SPIFFE id in another trust domain; None for a string that is not an SPIFFE id with a path."""
     _, slash, path = uri.removeprefix(SCHEME).partition("/")
     return qualified(path, trust_domain) if uri.startswith(SCHEME) and slash else None

@@ -1,7 +1,7 @@
 """Orders of an operator on this machine, over a Unix socket that is its owner's alone (``mesh-pilot admin``).
 
     GET  /status           sources that are stale, or of which something is held
-    POST /accept/SOURCE    let go what is held of a source
+    POST /accept/SOURCE    release what is held of a source
     any other path         as at the web port, with the role operate
 
 Every order is logged, with the user who gave it.

@@ -50,11 +50,11 @@ class DebugPage:
 
 
 OTHERS = {
-    "/ready": "whether proxies are let in, and what is wrong though they are; ?verbose names resources",
-    "/metrics": "for Prometheus",
+    "/ready": "readiness: whether proxies are let in, and what is wrong though they are; ?verbose names resources",
+    "/metrics": "metrics for Prometheus",
     "/debug/list": "the pages by istiod's names",
     "/scopez": "levels of the log; PUT changes one",
-    "/version": "of mesh-pilot",
+    "/version": "the version of mesh-pilot",
     "/spiffe/bundle": "the mesh's own roots, for other trust domains",
     "/api/v1/openapi.json": "the API",
 }

@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes, urlencode
 import attrs
 import structlog
 import trio
+from prometheus_client.core import Metric
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,10 +27,11 @@ from mesh_pilot.base.containment import Contained
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.redaction import redacted
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
-from mesh_pilot.ops.api.app import AT_ONCE, BASE, error_response, piece_for, several_proxies
+from mesh_pilot.ops.api.app import AT_ONCE, BASE, error_response, piece_for, proxy_named, several_proxies
 from mesh_pilot.ops.api.delivery import own_delivery
 from mesh_pilot.ops.api.orders import at_all
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Merge, listed
+from mesh_pilot.ops.api.visitors import VISITOR
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
 from mesh_pilot.ops.page.files import HEADERS
@@ -85,6 +87,7 @@ async def page_of(app: Any, question: PageQuestion) -> WorkerPage:
         "headers": [(b"host", WORKER_HOST.encode())],
         "client": None,
         "server": (WORKER_HOST, 80),
+        VISITOR: question.visitor,
     }
     requested = [{"type": "http.request", "body": question.body, "more_body": False}]
 
@@ -241,11 +244,18 @@ class WorkersApp:
         """The app of the metrics port."""
         return Starlette(routes=[Route("/metrics", self._all_metrics), Mount("/", self._monitoring)])
 
+    async def metrics(self) -> list[Metric]:
+        """The metrics of all workers."""
+        return self._metrics.metrics_of_all(await self._found(), self._others.restarts(), self._totals)
+
     async def _all_metrics(self, request: Request) -> Response:
-        answers = await self._others.ask(MetricsQuestion())
-        found = {number: answer for number, answer in answers.items() if isinstance(answer, WorkerMetrics)}
-        body = self._metrics.of_all(found, self._others.restarts(), self._totals)
+        body = self._metrics.of_all(await self._found(), self._others.restarts(), self._totals)
         return Response(redacted(body), media_type=CONTENT_TYPE)
+
+    async def _found(self) -> dict[int, WorkerMetrics]:
+        """The metrics of the workers that answer."""
+        answers = await self._others.ask(MetricsQuestion())
+        return {number: answer for number, answer in answers.items() if isinstance(answer, WorkerMetrics)}
 
     def _merged(self, merge: Merge, route: ApiRoute | None = None) -> Endpoint:
         async def endpoint(request: Request) -> Response:
@@ -255,7 +265,7 @@ class WorkersApp:
                 cut = piece_for(route, request) if route is not None else None
             except ApiError as error:
                 return error_response(error.status, str(error))
-            name = _proxy_named(route, request) if route is not None else ""
+            name = proxy_named(route, request) if route is not None else ""
             if name and not is_pattern(name):
                 return await self._at_worker_of(name, request)
             is_piece = route is not None and bool(route.sorted_by)
@@ -351,12 +361,6 @@ async def one_worker(app: Any, others: WorkerSupervisor, request: Request) -> Re
     return _response(page)
 
 
-def _proxy_named(route: ApiRoute, request: Request) -> str:
-    """The name of a proxy in a request; empty without one."""
-    parameter = next((each.name for each in route.parameters if each.is_proxy), "")
-    return str(request.path_params.get(parameter) or request.query_params.get(parameter, ""))
-
-
 def _refusal(request: Request, status: int, reason: str) -> Response:
     if request.scope["path"].startswith(BASE):
         return error_response(status, reason)
@@ -372,7 +376,8 @@ async def _question(request: Request, but: Sequence[str] = ("worker",)) -> PageQ
     query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name not in but])
     path = request.scope["raw_path"].decode("ascii", "replace")
     body = await request.body() if request.method != "GET" else b""
-    return PageQuestion(f"{path}?{query}" if query else path, request.method, body)
+    asked = f"{path}?{query}" if query else path
+    return PageQuestion(asked, request.method, body, request.scope.get(VISITOR))
 
 
 def _response(page: WorkerPage) -> Response:

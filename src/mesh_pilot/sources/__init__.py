@@ -2,6 +2,7 @@
 
 - ``config_store``: the way back: what is written where a source reads.
 - ``mcp``: other control planes, over MCP and xDS.
+- ``acme``: certificates of gateways that are ordered.
 - ``files``: folders of YAML and JSON.
 - ``wasm``, ``jwks``, ``gateway_hosts``: what objects name by URL: modules, key sets, hosts of gateways.
 - ``base``: the contract of a source; its published state, which turns readings into events; the supervisor::
@@ -13,5 +14,5 @@
     nursery.start_soon(supervisor.run)
 
 Every source passes the tests in `tests/sources/conformance.py`.
-May import: ``xds``, ``identity``, ``istio``, ``net``, ``model``, ``base``, ``api``.
+May import: ``xds``, ``identity``, ``mesh``, ``istio``, ``net``, ``model``, ``base``, ``api``.
 """

@@ -61,7 +61,7 @@ class TrafficFile:
         return spans
 
     def write(self, changes: Mapping[tuple[int, int], TrafficSpan | None], every: Iterable[TrafficSpan] = ()) -> None:
-        """Write spans, and delete those that are None: all of them, or none. ``every``: all spans that there are, for a
+        """Write spans, and delete those mapped to None, in one transaction. ``every``: all spans that there are, for a
         file that is opened now and may be another one than before."""
         before, whole = self._connection, {each.key: each for each in every} | {**changes}
 

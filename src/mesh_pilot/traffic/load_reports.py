@@ -85,7 +85,7 @@ class LoadRows:
                 name = sys.intern(cluster.cluster_name[:MAX_NAME])
                 counts = self._counts(cluster, name)
                 if name and counts and (counts.keys() != {Counter.IN_FLIGHT} or "|" in name):
-                    yield TrafficRow(RowKind.CLUSTER, name, counts)  # the stream of ADS itself is in flight for ever
+                    yield TrafficRow(RowKind.CLUSTER, name, counts)  # the stream of ADS itself is in flight forever
 
     def _attempts(self, cluster: ClusterStats) -> dict[Counter, int]:
         successes, errors = 0, cluster.total_dropped_requests if self.adds_dropped else 0

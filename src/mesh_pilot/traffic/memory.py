@@ -28,7 +28,7 @@ KEPT_DAYS = 31 * DAY
 """The ages, in seconds, from which spans of each length are dropped. Those of a day are merged once all of them are."""
 
 MAX_SPANS = {MINUTE: 130, HOUR: 4 * 24, DAY: 40}
-"""Spans of each length, more than there are unless the clock is set to and fro: the oldest go."""
+"""Spans of each length, more than there are unless the clock is set back and forth: the oldest go."""
 
 _UNIT = {MINUTE: HOUR, HOUR: DAY}
 """The length of the spans that those of a length are merged to."""

@@ -26,7 +26,7 @@ class SlotRange:
     """Slots of the table that belong to a minute."""
 
     minute: int
-    """Its beginning, in seconds since the epoch."""
+    """The beginning of the minute, in seconds since the epoch."""
     first: int
     last: int
 

@@ -203,7 +203,7 @@ class TrafficServer:
         """The stream that a first message begins. Raises StreamError, BoundError."""
         proxy = admit(self._proxy(first, of_agent))
         check_labels(self._bounds, proxy.labels)
-        self._places.shares.add(place, owner_of(proxy, call.peer.address))
+        self._places.shares.add(place, owner_of(proxy.identity, call.peer.address))
         bucket = TokenBucket(REPORTS_PER_SECOND, REPORTS_AT_ONCE)
         loads = LoadRows(adds_dropped=proxy.is_grpc)
         return _Reports(self._table.known(reporting_proxy(proxy)), of_agent, self.seconds, bucket, loads)

@@ -28,7 +28,7 @@ MAX_HOSTS = SLOTS // 16
 
 
 def wants_address(service: Service) -> bool:
-    """True if a service gets an automatic address: one without address of its own, whose name clients can resolve.
+    """True if a service gets an automatic address: one without addresses, whose name clients can resolve.
 
     With resolution NONE a proxy forwards to the client's original destination, which an automatic address would hide. A
     cluster's services have addresses, or none on purpose.
@@ -52,7 +52,7 @@ class AutoAddresses(Copied):
     def __init__(self) -> None:
         self._slots: dict[int, str] = {}
         self._hosts: dict[str, tuple[datetime, int]] = {}
-        """By host, when it was created and its slot."""
+        """The time of creation and the slot of each host."""
 
     def __len__(self) -> int:
         return len(self._hosts)
@@ -63,7 +63,7 @@ class AutoAddresses(Copied):
         return _address(found[1]) if found else ""
 
     def put(self, host: str, created: datetime) -> frozenset[str]:
-        """Give a host an address. The other hosts whose address moved, for a moment at least."""
+        """Give a host an address. The other hosts whose address moved, if only for a short time."""
         before = self._hosts.get(host)
         if before is not None and before[0] == created:
             return frozenset()

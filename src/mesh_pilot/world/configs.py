@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +24,7 @@ UNLISTED_KINDS = frozenset(
     {"HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute", "Ingress", "Namespace"}
     | {"VirtualService", "DestinationRule", "ServiceEntry", "WorkloadEntry"}
 )
-"""Kinds of which there may be many, and which nobody reads as a list."""
+"""Kinds of which there may be many, and which no part reads as a list."""
 
 
 class ConfigTable(Copied):
@@ -37,6 +37,8 @@ class ConfigTable(Copied):
         self._stale_kinds: set[tuple[str, str]] = set()
         self._metas: dict[ConfigKey, VirtualServiceMeta] = {}
         self._metas_at: dict[str, list[VirtualServiceMeta]] = defaultdict(list)
+        self._keeping_sessions: Counter[str] = Counter()
+        """The number of VirtualServices at a gateway that keep sessions."""
         self._stale_gateways: set[str] = set()
         self._mesh_metas: dict[int, dict[ConfigKey, VirtualServiceMeta]] = defaultdict(dict)
         """VirtualServices for sidecars, by the shards of their hosts."""
@@ -45,7 +47,7 @@ class ConfigTable(Copied):
         self._stale_hosts: set[str] = set()
         self._zone_aware: set[ConfigKey] = set()
         self._selecting: ReverseIndex[str, ConfigKey, None] = ReverseIndex()
-        """By label, the configs for outbound traffic that select proxies by it."""
+        """The configs for outbound traffic by the label by which they select proxies."""
         self._partial: set[ConfigKey] = set()
         """Configs that an internal error left between two states."""
 
@@ -95,6 +97,7 @@ class ConfigTable(Copied):
             indexes.configs_in[(kind, namespace)] = tuple(c for c in configs if c.namespace == namespace)
         for gateway in self._stale_gateways:
             indexes.virtual_services[gateway] = tuple(self._metas_at[gateway])
+            indexes.keeps_sessions[gateway] = self._keeping_sessions[gateway] > 0
         for shard in self._stale_shards:
             indexes.mesh_virtual_services[shard] = tuple(sorted(self._mesh_metas[shard].values(), key=_order))
             if not self._mesh_metas[shard]:
@@ -156,6 +159,7 @@ class ConfigTable(Copied):
             for gateway in before.gateways:
                 metas = self._metas_at[gateway]
                 del metas[bisect_left(metas, _order(before), key=_order)]
+                self._keeping_sessions[gateway] -= before.has_sessions
                 self._stale_gateways.add(gateway)
             for shard in self._shards(before):
                 del self._mesh_metas[shard][key]
@@ -164,6 +168,7 @@ class ConfigTable(Copied):
         if meta is not None:
             for gateway in meta.gateways:
                 insort(self._metas_at[gateway], meta, key=_order)
+                self._keeping_sessions[gateway] += meta.has_sessions
                 self._stale_gateways.add(gateway)
             for shard in self._shards(meta):
                 self._mesh_metas[shard][key] = meta
@@ -206,6 +211,7 @@ def meta_of(config: Config, indexes: Indexes) -> VirtualServiceMeta:
         export_to=export_namespaces(spec.export_to, default, namespace),
         is_route=is_route,
         is_made=bool(config.made_from) and not is_route,
+        has_sessions=is_route and any(rule.session is not None for rule in spec.http),
     )
 
 

@@ -35,9 +35,11 @@ class AddressIndex:
 
     def put(self, key: ServiceKey, before: Sequence[Endpoint], after: Sequence[Endpoint]) -> None:
         """Replace the endpoints of a service. At most once for each service between two flushes."""
-        current = _by_address(after) | _by_id(after)
-        for address in {a for e in before for a in e.addresses}.union(_by_id(before)) - current.keys():
-            self._changed.setdefault(address, []).append((key, ()))
+        current = _by_address(after)
+        current.update(_by_id(after))
+        if before:
+            for address in {a for e in before for a in e.addresses}.union(_by_id(before)) - current.keys():
+                self._changed.setdefault(address, []).append((key, ()))
         for address, endpoints in current.items():
             self._changed.setdefault(address, []).append((key, endpoints))
 
@@ -123,9 +125,9 @@ def _by_id(endpoints: Sequence[Endpoint]) -> dict[str, tuple[Endpoint, ...]]:
 
 
 def _by_address(endpoints: Sequence[Endpoint]) -> dict[str, tuple[Endpoint, ...]]:
-    single = {endpoint.address: (endpoint,) for endpoint in endpoints if not endpoint.additional_addresses}
+    single: dict[str, tuple[Endpoint, ...]] = {e.address: (e,) for e in endpoints if not e.additional_addresses}
     if len(single) == len(endpoints):  # nearly always
-        return dict(single)
+        return single
     grouped: dict[str, list[Endpoint]] = {}
     for endpoint in endpoints:
         for address in endpoint.addresses:

@@ -63,7 +63,7 @@ class EntryTable(Copied):
         return attrs.evolve(entry, spec=dataclasses.replace(entry.spec, hosts=hosts))
 
     def put_again(self, namespace: str = "") -> None:
-        """Find out anew who sees the ServiceEntries of a namespace, or all."""
+        """Find out again who sees the ServiceEntries of a namespace, or all."""
         for key, entry in [*self._entries.items()]:
             if namespace in ("", key.namespace):
                 self.put(key, entry)

@@ -66,7 +66,7 @@ _OF_OBJECTS = {
     **dict.fromkeys(CONVERTERS, Rank.ROUTE),
     **dict.fromkeys(POLICIES, Rank.POLICY),
 }
-"""By kind, what an edit of an object makes stale, in addition to what asked for it."""
+"""Values by kind that an edit of an object makes stale, in addition to what asked for it."""
 
 
 class Conversion(NamedTuple):
@@ -181,17 +181,17 @@ class Outcomes(Copied):
 
     def __init__(self) -> None:
         self.partial_statuses: ReverseIndex[ConfigKey, ConfigKey, PartialStatus] = ReverseIndex()
-        """By Gateway and ListenerSet, its status as far as they decide it, with its Gateway."""
+        """Statuses by Gateway and ListenerSet, as far as these decide them, with the Gateway."""
         self.credentials: ReverseIndex[tuple[str, str], ConfigKey, None] = ReverseIndex()
-        """By credential, the Gateways that may have it."""
+        """Gateways by the credential that they may have."""
         self.networks: ReverseIndex[NetworkGateway, ConfigKey, None] = ReverseIndex()
         """The gateways of networks, with the Gateways that say so."""
         self.merged: ReverseIndex[str, ConfigKey, tuple[Config, ...]] = ReverseIndex()
-        """By merge key, the VirtualServices of each route."""
+        """VirtualServices of each route, by merge key."""
         self.attached: ReverseIndex[ConfigKey, ConfigKey, Counter[str]] = ReverseIndex()
-        """By Gateway or ListenerSet and route, how often the route is attached to each listener."""
+        """The number of times that a route is attached to each listener, by Gateway or ListenerSet and route."""
         self.rules: ReverseIndex[RuleTarget, ConfigKey, tuple[PolicyPart, ...]] = ReverseIndex()
-        """By host, the parts of each policy."""
+        """Parts of each policy, by host."""
 
 
 class GatewayApiTable(Copied):

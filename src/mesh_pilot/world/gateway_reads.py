@@ -34,22 +34,22 @@ class KnownObjects(Copied):
 
     def __init__(self) -> None:
         self.sets: ReverseIndex[ConfigKey, ConfigKey, Config] = ReverseIndex()
-        """By Gateway, its ListenerSets."""
+        """ListenerSets by Gateway."""
         self.permissions: ReverseIndex[Permission, ConfigKey, None] = ReverseIndex()
-        """By permission, the ReferenceGrants that give it."""
+        """ReferenceGrants by the permission that they give."""
         self.policies: ReverseIndex[BackendObject, ConfigKey, Config] = ReverseIndex()
-        """By target, the policies."""
+        """Policies by target."""
         self.routes: ReverseIndex[str, ConfigKey, None] = ReverseIndex()
-        """By namespace, the routes: outside Kubernetes a namespace needs no object."""
+        """Routes by namespace: outside Kubernetes a namespace needs no object."""
         self.leading: ReverseIndex[BackendObject, ConfigKey, frozenset[ConfigKey]] = ReverseIndex()
-        """By backend, the routes that lead to it, with their Gateways."""
+        """Routes by the backend that they lead to, with their Gateways."""
         self.listeners: ReverseIndex[ConfigKey, ConfigKey, tuple[ParentListener, ...]] = ReverseIndex()
         """The listeners of a Gateway, its ListenerSets included, or of a ListenerSet alone, by the Gateway."""
         self.namespaces: dict[str, Mapping[str, str]] = {}
 
     def put(self, key: ConfigKey, config: Config | None) -> Iterable[Answer]:
         """Add, replace or (None) remove an object. The questions to which the answer may be another one now."""
-        # Each kind answers questions by itself; what no conversion could see differently is not touched, so that an
+        # Each kind answers questions on its own; what no conversion could see differently is not touched, so that an
         # edit of one route does not concern Gateways that select namespaces.
         match key.kind:
             case "ListenerSet":

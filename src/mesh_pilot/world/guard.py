@@ -16,7 +16,7 @@ What is held ends in one of these ways:
 - The source has an object again: it is as the source says.
 - Somebody deletes it: a service that had lost its endpoints, say.
 - The source has enough of the sort again, and has been steady for a while: what is still missing goes. Services that
-  register anew come one by one, so the first of them do not end it for the others.
+  register again come one by one, so the first of them do not end it for the others.
 - An operator confirms that it is gone.
 
 Why counts by sort, and not a comparison of pictures: sources send single deletions all day, and each may cost only the
@@ -69,7 +69,7 @@ class HeldObjects:
 
     source: str
     keys: tuple[Key, ...]
-    """The items that stay in force."""
+    """The items that are kept."""
     reason: str
     """The loss of the source, for people: ``8 of 10 objects of kind Gateway went at once``."""
     since: float
@@ -77,7 +77,7 @@ class HeldObjects:
 
     @property
     def objects(self) -> int:
-        """How many objects these are; a service and its endpoints are one."""
+        """The number of objects; a service and its endpoints are one."""
         return len(self.names())
 
     def names(self) -> list[str]:
@@ -107,7 +107,7 @@ def _names(keys: Iterable[Key]) -> list[str]:
 
 
 def accept_command(source: str) -> str:
-    """The command by which an operator lets go what is held."""
+    """The command by which an operator releases what is held."""
     return f"mesh-pilot admin accept {source}"
 
 
@@ -117,7 +117,7 @@ class HoldStep(StrEnum):
     BEGUN = "begun"
     RECOVERED = "recovered"
     ACCEPTED = "accepted"
-    """By an operator."""
+    """Accepted by an operator."""
 
 
 @attrs.frozen
@@ -131,7 +131,7 @@ class HoldChange:
 
 @attrs.frozen
 class Judgement:
-    """The decisions of a guard about a batch of changes, beside what it holds (`Guard.held`)."""
+    """The decisions of a guard about a batch of changes, next to what it holds (`Guard.held`)."""
 
     put: Mapping[Key, Item | None]
     """Items to put in force although the batch says nothing of them, or the contrary. None: to delete."""
@@ -219,9 +219,9 @@ class Guard:
         deleted; `accept`: an operator confirms what is gone; `is_return`: this makes its first full picture after a
         restart.
         """
-        # The order decides: what is no loss must leave the counts before anything is compared with them; narrow sorts
-        # are judged before wide ones, which then see what is held already; and only when all that goes now is known, it
-        # shows whether an earlier hold is over.
+        # The order decides: what is not a loss must leave the counts before anything is compared with them; narrow
+        # sorts are judged before wide ones, which then see what is held already; and only when all that goes now is
+        # known, it shows whether an earlier hold is over.
         horizon = now - self.options.seconds
         before = {
             sort: self._count(sort).in_force for key in said for sort in (*sorts_of(key), *self._files.sorts(key))
@@ -268,7 +268,7 @@ class Guard:
         deleted: list[Key] = []
         returned: set[Sort] = set()
         for key, after in said.items():
-            # A held item is in force without being there: its return is no gain, and its end no second loss.
+            # A held item is in force without being there: its return is not a gain, and its end no second loss.
             is_held = key in self.held
             before = None if is_held else in_force(key)
             had, has = _is_there(before), _is_there(after)
@@ -296,7 +296,7 @@ class Guard:
                 self._count(sort).now += more
 
     def _leave_out(self, keys: Iterable[Key], gone: dict[Key, Item], before: dict[Sort, int]) -> None:
-        """Act as if items had not been there: their end is no loss."""
+        """Act as if items had not been there: their end is not a loss."""
         for key in keys:
             gone.pop(key, None)
             for sort in sorts_of(key):

@@ -30,7 +30,7 @@ from mesh_pilot.world.world import World
 log = structlog.get_logger(scope="world")
 
 SOURCE = "owners"
-"""Its name as a source of events."""
+"""The name as a source of events."""
 
 MAX_LOGGED = 20
 """Contested hosts of one revision that the log names."""
@@ -200,7 +200,7 @@ class HostOwnership:
         for change in admitted.changes:
             if change.key[0] == "config" and change.key[1] in KINDS:
                 said.setdefault(change.key, {})[change.source] = change.after
-        for event in admitted.events:  # the picture that a new source has of an earlier run is no change
+        for event in admitted.events:  # the picture that a new source has of an earlier run is not a change
             if isinstance(event, Replace) and not event.collection:
                 for item in event.items:
                     if isinstance(item, Config) and item.key.kind in KINDS:

@@ -12,7 +12,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.engine import Index, Layer
 from mesh_pilot.istio.reading.mesh import default_mesh
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.events import ExtensionInForce, RolloutState, Secret, WasmModule, Withheld
+from mesh_pilot.model.events import ChallengeAnswer, ExtensionInForce, RolloutState, Secret, WasmModule, Withheld
 from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.model.service import Endpoint, NetworkGateway, Service, ServiceKey
 from mesh_pilot.world.names import exported_to, full_host, registry_host
@@ -37,10 +37,12 @@ class VirtualServiceMeta:
     export_to: frozenset[str]
     """``*``, namespaces or ``~``; ``.`` is replaced by the namespace, and the mesh's default is filled in."""
     is_route: bool = False
-    """Made of a route of the Gateway API: for sidecars it is about services of its own namespace, and in its own
+    """Made of a route of the Gateway API: for sidecars it is about services of its namespace, and in its
     namespace about all services."""
     is_made: bool = False
     """Made by the plane of something else, such as an entry of Consul or an Ingress: it owns no host."""
+    has_sessions: bool = False
+    """One of its rules keeps sessions."""
 
     @property
     def order(self) -> tuple[datetime, str, str]:
@@ -79,10 +81,11 @@ class Indexes:
         # configs
         self.config: Index[ConfigKey, Config | None] = index("config", None)
         self.configs_in: Index[tuple[str, str], tuple[Config, ...]] = index("configs_in", ())
-        """By kind and namespace."""
+        """Configs by kind and namespace."""
         self.configs_of: Index[str, tuple[Config, ...]] = index("configs_of", ())
-        """By kind."""
+        """Configs by kind."""
         self.virtual_services: Index[str, tuple[VirtualServiceMeta, ...]] = index("virtual_services", ())
+        self.keeps_sessions: Index[str, bool] = index("keeps_sessions", False)
         self.mesh_virtual_services: Index[int, tuple[VirtualServiceMeta, ...]] = index("mesh_virtual_services", ())
         self.destination_rules: Index[str, tuple[Config, ...]] = index("destination_rules", ())
         self.zone_aware_rules: Index[tuple[()], tuple[ConfigKey, ...]] = index("zone_aware_rules", ())
@@ -91,14 +94,14 @@ class Indexes:
         # services
         self.services: Index[ServiceKey, Service | None] = index("services", None)
         self.services_named: Index[str, tuple[Service, ...]] = index("services_named", ())
-        """By host."""
+        """Services by host."""
         self.services_exported: Index[tuple[str, int], tuple[Service, ...]] = index("services_exported", ())
-        """By namespace (or ``*``) and shard."""
+        """Exported services by namespace (or ``*``) and shard."""
         self.shard_bits: Index[tuple[()], int] = index("shard_bits", 0)
         """The number of shards, see ``shards``."""
         self.endpoints: Index[ServiceKey, tuple[Endpoint, ...]] = index("endpoints", ())
         self.endpoints_at: Index[str, tuple[ServiceEndpoints, ...]] = index("endpoints_at", ())
-        """By IP address, and by ``registration_key``."""
+        """Endpoints by IP address, and by ``registration_key``."""
         self.workload_entries_at: Index[str, tuple[Config, ...]] = index("workload_entries_at", ())
         # clusters and networks
         self.external_services: Index[tuple[()], tuple[Service, ...]] = index("external_services", ())
@@ -110,17 +113,18 @@ class Indexes:
         self.has_node_services: Index[tuple[()], bool] = index("has_node_services", False)
         # secrets and keys
         self.secrets: Index[tuple[str, str], Secret | None] = index("secrets", None)
-        """By namespace and name."""
+        """Secrets by namespace and name."""
         self.credential_grants: Index[tuple[str, str], frozenset[str]] = index("credential_grants", frozenset())
-        """By namespace and name of a credential, the other namespaces whose Gateways may have it."""
+        """The other namespaces whose Gateways may have a credential, by its namespace and name."""
         self.key_sets: Index[tuple[str, str], str] = index("key_sets", "")
-        """By issuer and URL."""
+        """Key sets by issuer and URL."""
+        self.challenges: Index[tuple[()], tuple[ChallengeAnswer, ...]] = index("challenges", ())
         # modules
         self.modules: Index[ModuleRef, WasmModule | None] = index("modules", None)
         self.extensions_in_force: Index[ConfigKey, ExtensionInForce | None] = index("extensions_in_force", None)
         # what clients refuse
         self.withheld: Index[str, tuple[Withheld, ...] | None] = index("withheld", None)
-        """By domain."""
+        """Withheld objects by domain."""
         # who owns a host that several namespaces claim
         self.host_owners: Index[tuple[str, str], tuple[tuple[str, str], ...]] = index("host_owners", ())
         """Namespaces, each with that of the clients, the owner first; by gateway (empty: of services) and host."""

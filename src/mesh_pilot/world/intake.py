@@ -2,7 +2,7 @@
 
 - A source whose picture was restored from an earlier run is *stale* until it has given its first full picture: what it
   sends is collected, and then replaces the restored picture in one step (`world.restored`).
-- What a source loses implausibly is *held* (`world.guard`): it stays in force until the source has it again, or until
+- What a source loses implausibly is *held* (`world.guard`): it is kept until the source has it again, or until
   an operator confirms that it is gone (`Confirmed`). What a source adds and changes takes effect at once.
 
 Why between sources and World: a source knows neither what is in force nor what other sources have, and a World that
@@ -50,7 +50,7 @@ OPERATOR = "confirmed by an operator"
 NOT_RETURNED = "still missing after its source had recovered"
 """and of those of objects that were held."""
 
-REMOVED = "its source was removed"
+REMOVED = "the source was removed"
 """The cause of deletions of what a removed source had,"""
 
 HELD = "held: most of its source's objects went soon after it"
@@ -132,10 +132,12 @@ class Intake:
         self._leftovers: dict[str, LastGoodObjects] = {}
         self._expected: dict[Key, float] = {}
         """Objects that are deleted in a store of ours, with the times until which their source may say so."""
+        self._authors: dict[Key, tuple[str, float]] = {}
+        """Objects that are written in a store of ours, by whom, with the times until which their source may say so."""
         self._leaving: Counter[Key] = Counter()
-        """How many sources lose an object in the present batch."""
+        """The number of sources that lose an object in the present batch."""
         self._begun: dict[str, dict[Key, Item]] = {}
-        """By source that came or went in the present batch, what it begins with, which is not in force yet."""
+        """Items that a source begins with, by source that came or went in the present batch; not in force yet."""
 
     def __repr__(self) -> str:
         return f"<Intake {len(self._stagings)} stale, {len(self.held())} held>"
@@ -184,6 +186,12 @@ class Intake:
         self._expected = {each: until for each, until in self._expected.items() if until > now}
         self._expected[key] = now + EXPECTED_SECONDS
 
+    def written_by(self, key: Key, author: str, now: float) -> None:
+        """Somebody writes an object by the API: the next change of it has them in its cause. Empty: no more."""
+        self._authors = {each: known for each, known in self._authors.items() if known[1] > now and each != key}
+        if author:
+            self._authors[key] = (author, now + EXPECTED_SECONDS)
+
     def admit(self, events: Iterable[Event], now: float) -> Admitted:
         """The events of a batch that take effect now; those of a source are in order."""
         by_source: dict[str, list[Event]] = {}
@@ -198,6 +206,11 @@ class Intake:
         for source, batch in by_source.items():
             self._admit(source, batch, now, admitted)
         return admitted
+
+    def _author(self, key: Key, now: float) -> str:
+        """The author of a change of an object, if it was written here just now; one write is one change."""
+        author, until = self._authors.pop(key, ("", now))
+        return f"by {author}" if until > now else ""
 
     def _items_of(self, source: str) -> dict[Key, Item]:
         """The items of a source before its events of the present batch, but for its coming and going."""
@@ -228,7 +241,8 @@ class Intake:
         for key, after in outcome.said.items():
             before = in_force(key)
             if before is not after:
-                admitted.changes.append(ItemChange(source, key, before, after, outcome.causes.get(key, "")))
+                cause = ", ".join(filter(None, (outcome.causes.get(key, ""), self._author(key, now))))
+                admitted.changes.append(ItemChange(source, key, before, after, cause))
                 if after is None:
                     self._leaving[key] += 1
 

@@ -147,7 +147,7 @@ class Overlays:
     def follow(self, domains: Iterable[str], notice: Callable[[], None]) -> None:
         """Call ``notice``, within the write, when what is withheld in one of these domains changes.
 
-        A derived value could tell as well, but each client would need one of its own.
+        A derived value could tell as well, but each client would need a separate one.
         """
         for domain in domains:
             self._followers.setdefault(domain, {})[notice] = None

@@ -1,4 +1,4 @@
-"""The reducer: the only writer of the World. It collects events until there is a quiet moment, applies them, and
+"""The reducer: the only writer of the World. It collects events until there is a quiet period, applies them, and
 publishes a revision.
 
 Debouncing is Pilot's: events wait until none came for ``debounce_after``, but no longer than ``debounce_max``. Events
@@ -67,7 +67,7 @@ class Published:
     """Arrival of its oldest event, in seconds of ``trio.current_time()``."""
     published_at: float
     changes: Sequence[ItemChange] = ()
-    """The items of sources that its events changed; a restored picture is none."""
+    """The items of sources that its events changed; a restored picture does not count."""
     events: Sequence[Event] = ()
     """The events that took effect."""
     apply_seconds: float = 0.0
@@ -128,7 +128,7 @@ class Reducer:
         self._debounced = 0
         self._apply_seconds = 0.0
         self._hooks: list[tuple[str, Callable[[Published], None]]] = []
-        """By the names that the log has for them."""
+        """Hooks with the names that the log has for them."""
         self._synced = trio.Event()
         self._next = trio.Event()
         """Set at the next revision."""
@@ -195,7 +195,7 @@ class Reducer:
         )
 
     async def _gather(self, events: trio.MemoryReceiveChannel[Event]) -> None:
-        """Wait for an event, then for a quiet moment; or until the intake is due."""
+        """Wait for an event, then for a quiet period; or until the intake is due."""
         with trio.move_on_at(self.intake.due) as waiting:
             self._take(await events.receive())
         self._first_at = trio.current_time()
@@ -291,7 +291,7 @@ def _log_hold(change: HoldChange) -> None:
             reason=held.reason,
             first=held.first_names,
             **({"security": held.security} if held.security else {}),
-            effect="they stay in force until the source has them again",
+            effect="they are kept until the source has them again",
             to_let_them_go=accept_command(held.source),
         )
         return

@@ -33,7 +33,7 @@ from mesh_pilot.world.rejections import StandingRejections
 Key = tuple[str, ...]
 
 GRACE_SECONDS = 3.0
-"""The time after which a leftover that is not refused any more goes. A source that ends a rejection and sends it anew
+"""The time after which a leftover that is not refused any more goes. A source that ends a rejection and sends it again
 may do so in two batches."""
 
 NOT_REFUSED = "not refused any more, and gone"

@@ -16,7 +16,7 @@ _NOBODY: Mapping[object, object] = MappingProxyType({})
 
 
 class ReverseIndex(Copied, Generic[K, M, V]):
-    """By key, the members that have it and what each says of it. A key without members is not there.
+    """Members by key, with what each says of the key. A key without members is not there.
 
     State: `_members` by key, and the reverse: `_keys`, what each member says, by key.
     """
@@ -29,8 +29,8 @@ class ReverseIndex(Copied, Generic[K, M, V]):
         return f"<ReverseIndex of {len(self._members)} keys and {len(self._keys)} members>"
 
     def put(self, member: M, says: Mapping[K, V]) -> list[K]:
-        """Replace what a member says of each of its keys; nothing: it is no member any more. The keys of which it says
-        something else than before."""
+        """Replace what a member says of each of its keys; nothing: it is not a member any more. The keys of which it
+        says something else than before."""
         before = self._keys.get(member, {})
         changed = [key for key, value in says.items() if key not in before or before[key] != value]
         gone = [key for key in before if key not in says]

@@ -116,8 +116,6 @@ def selected_endpoints(service: Service, workloads: Iterable[Config], trust_doma
     found: list[Endpoint] = []
     workloads = [workload for workload in workloads if is_healthy(workload)]
     for port in service.ports:
-        if port.protocol is Protocol.UDP:
-            continue
         for workload in workloads:
             ports = workload.spec.ports
             number = ports.get(port.target_name or port.name, 0)
@@ -183,7 +181,7 @@ def from_template(workload: Config, group: Config) -> Config:
 
 
 def is_auto_registered(workload: Config) -> bool:
-    """True for a WorkloadEntry that was made here of its WorkloadGroup. It is none without that."""
+    """True for a WorkloadEntry that mesh-pilot has made from its WorkloadGroup."""
     return workload.origin.source == AUTO_REGISTRATION
 
 

@@ -36,6 +36,7 @@ class _CellKind:
 
 _CELLS: Mapping[str, _CellKind] = {
     "addresses": _CellKind("host_addresses", lambda key: key[1], lambda item: item.addresses),
+    "challenges": _CellKind("challenges", lambda key: (), lambda item: item.answers),
     "extension": _CellKind("extensions_in_force", lambda key: ConfigKey(*key[1:])),
     "keys": _CellKind("key_sets", lambda key: key[1:], lambda item: item.keys),
     "module": _CellKind("modules", lambda key: ModuleRef(key[1], key[2], (key[3], key[4]))),
@@ -47,7 +48,7 @@ _CELLS: Mapping[str, _CellKind] = {
     "rollout": _CellKind("rollout", lambda key: ()),
     "secret": _CellKind("secrets", lambda key: key[1:]),
 }
-"""By the beginning of item keys (``item_key``). The other kinds have tables, which know what follows from them."""
+"""Cells by the beginning of item keys (``item_key``). Other kinds have tables, which know what follows from them."""
 
 
 class Tables(Copied):
@@ -108,7 +109,7 @@ class Tables(Copied):
 
     def _flush(self, *tables: ConfigTable | ServiceTable | GatewayApiTable) -> None:
         for table in tables:
-            with self.isolated(type(table).__name__, INDEXES, "of configs and services"):
+            with self.isolated(type(table).__name__, INDEXES, "over configs and services"):
                 table.flush()
 
     def _put_config(self, key: ConfigKey, config: Config | None) -> bool:

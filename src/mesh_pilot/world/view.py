@@ -33,6 +33,8 @@ class View:
         """The VirtualServices bound to a gateway (``namespace/name`` or ``mesh``), oldest first, visible or not.
 
         The VirtualService itself is ``config(meta.key)``."""
+        self.keeps_sessions = indexes.keeps_sessions.read
+        """True if a rule of a VirtualService at a gateway (``namespace/name`` or ``mesh``) keeps sessions."""
         self.mesh_virtual_services = indexes.mesh_virtual_services.read
         """The VirtualServices for sidecars with a host in a shard (one of ``shard_bits``), or with a wildcard host
         (``WILDCARD_HOSTS``); oldest first, visible or not."""
@@ -55,6 +57,8 @@ class View:
         self.networks = partial(indexes.networks.read, ())
         self.wildcard_rule_hosts = partial(indexes.wildcard_rule_hosts.read, ())
         """The wildcard hosts of all DestinationRules, longest first."""
+        self.challenges = partial(indexes.challenges.read, ())
+        """The answers of gateways to issuers, while certificates are ordered."""
         self.zone_aware_rules = partial(indexes.zone_aware_rules.read, ())
         """The DestinationRules that turn zone aware load balancing on, for some port or subset at least."""
         self.selected_labels = partial(indexes.selected_labels.read, ())
@@ -137,4 +141,4 @@ def _root_namespace(view: View) -> str:
 
 def _check_listed(kind: str) -> None:
     if kind in _INDEXED_KINDS:
-        raise ValueError(f"{kind} has an index of its own")
+        raise ValueError(f"{kind} has its own index")

@@ -29,7 +29,7 @@ class WorkloadTable(Copied):
         self._changed = changed
         self._written: dict[ConfigKey, Config] = {}
         self._at: dict[str, dict[ConfigKey, None]] = defaultdict(dict)
-        """By address, as it is usually written."""
+        """Workloads by address, as it is usually written."""
         self._members: dict[ConfigKey, dict[ConfigKey, None]] = defaultdict(dict)
         self._groups: dict[ConfigKey, Config] = {}
         self._health: dict[ConfigKey, WorkloadHealth] = {}

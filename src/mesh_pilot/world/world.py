@@ -37,7 +37,7 @@ from mesh_pilot.world.rejections import StandingRejections
 from mesh_pilot.world.tables import Key, Tables
 from mesh_pilot.world.view import View
 
-_NOT_IN_HISTORY = ("endpoints", "quarantine", "rollout", "owners")
+_NOT_IN_HISTORY = ("challenges", "endpoints", "quarantine", "rollout", "owners")
 """Kinds of items whose changes are not remembered."""
 
 SECRET_ITEM = "secret"
@@ -110,12 +110,12 @@ class World(Indexes):
         self.memo.view = self.view
         self.revision = 0
         self._items: dict[str, dict[Key, Item]] = {}
-        """By source."""
+        """Items by source."""
         self._synced: set[str] = set()
         self.failed = Failures()
         """The register of internal errors, also those of what is made of the World."""
         self._rejected: dict[str, StandingRejections] = {}
-        """By source."""
+        """Rejections by source."""
         self._tables = Tables(self, OwnFailures(self.failed))
         self.history = History()
         # Questions that one table can answer are its methods: the World has many callers, and one writer.

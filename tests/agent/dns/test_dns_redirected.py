@@ -107,6 +107,8 @@ async def test_two_tcp_services_of_one_port_are_told_apart_by_their_names(
         ):
             for name, address in (("db-a", "10.77.0.12"), ("db-b", "10.77.0.22")):
                 await consul.register(name, address=address, port=PORT, meta={"protocol": "tcp"})
+            virtual = {"virtual": {"Address": "10.77.9.9", "Port": PORT}}
+            await consul.register("db-c", address="10.77.0.12", port=PORT, TaggedAddresses=virtual)
             libraries = str(Path(dns.__file__).parents[1])
             at_backends = ("ip", "netns", "exec", backends.name, sys.executable, "-c", NAME_SERVER, libraries)
             at_web = ("ip", "netns", "exec", web.name, sys.executable, "-m", "mesh_pilot.cli")
@@ -132,6 +134,7 @@ async def test_two_tcp_services_of_one_port_are_told_apart_by_their_names(
                     assert await found("DB-A.service.CONSUL") == [addresses["db-a"]]
                     assert await found("db-a.service.consul.corp.example") == [addresses["db-a"]]
                     assert await found("db-a.service.consul", "use-vc") == [addresses["db-a"]]  # over TCP
+                    assert await found("db-c.virtual.consul") == await found("db-c.service.consul") == ["10.77.9.9"]
                     assert await found("www.example") == ["192.0.2.80"]
                     assert await found("none.example") == ["Name or service not known"]
 

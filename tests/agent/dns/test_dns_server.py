@@ -371,7 +371,7 @@ async def test_a_port_that_is_taken_is_one_clear_line() -> None:
 
 @pytest.mark.parametrize("upstream", ["ns.example:53", "unix:///x", "10.0.0.1:x"])
 def test_a_name_server_that_is_no_address_is_refused(upstream: str) -> None:
-    with pytest.raises(AgentError, match="is no name server"):
+    with pytest.raises(AgentError, match="is not a name server"):
         DnsServer(DnsSettings(True, upstreams=(upstream,)), 0, NODE, Observable(None))
 
 

@@ -1,4 +1,4 @@
-"""A run folder that takes nothing any more: an Envoy that dies is started again all the same."""
+"""A run folder that takes nothing any more: an Envoy that dies is restarted all the same."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ async def test_the_next_version_takes_over_envoy_and_ports_without_a_failed_requ
         assert len(set(generations(tmp_path))) == 1, "the same Envoy"
 
         (tmp_path / "broken").touch()
-        agent.send_signal(signal.SIGHUP)  # the next cannot be executed: this one goes on
+        agent.send_signal(signal.SIGHUP)  # the next cannot be executed: this one continues
         await eventually(lambda: len(generations(tmp_path)) == 4, what="the same one again")
         assert len(set(generations(tmp_path))) == 1
         (tmp_path / "broken").unlink()

@@ -66,7 +66,7 @@ async def test_a_refused_bootstrap_leaves_the_old_one_serving(life: Callable[...
         assert "nowhere" in event["reason"]
         assert one.pid == first
         assert one.runner.ready.value
-        os.kill(first, signal.SIGKILL)  # even one that starts anew has the last that was good
+        os.kill(first, signal.SIGKILL)  # even one that starts again has the last that was good
         await one.runner.ready.wait_for(lambda ready: not ready)
         await one.ready()
         one.bootstrap.set(answering(one.port, one.admin, "third"))
@@ -105,12 +105,12 @@ async def test_a_version_that_cannot_follow_starts_beside_the_old_without_a_fail
             for number in range(2):
                 before = one.pid
                 wrapped(envoy_binary, tmp_path, f"12.{number}")
-                one.bootstrap.set(answering(one.port, one.admin, f"beside {number}"))
+                one.bootstrap.set(answering(one.port, one.admin, f"next to {number}"))
                 await replaced(one, before)
                 so_far = load.count
                 await eventually(lambda so_far=so_far: load.count > so_far + 200, what="load")
         assert Counter(load.failures) == {}
-        assert set(load.answers) == {"hello", "beside 0", "beside 1"}
+        assert set(load.answers) == {"hello", "next to 0", "next to 1"}
         assert one.runner.ready.value
         assert one.pid != first
         statistics = one.runner.statistics()
@@ -134,8 +134,8 @@ async def test_an_epoch_that_fails_costs_no_new_connection_and_leaves_one_that_c
                     await eventually(lambda: one.runner.statistics().failed_hot_restarts == 1, what="a failure")
                     await replaced(one, first)
                 assert one.runner.ready.value
-                one.bootstrap.set(answering(one.port, one.admin, "mended"))
-                await eventually(lambda: load.answers.get("mended", 0) > 100, what="the next")
+                one.bootstrap.set(answering(one.port, one.admin, "fixed"))
+                await eventually(lambda: load.answers.get("fixed", 0) > 100, what="the next")
         reasons = [entry["reason"] for entry in logs if entry["log_level"] == "error" and entry["scope"] == "agent"]
         assert len(reasons) == 1
         assert f"cannot bind '127.0.0.1:{taken}'" in reasons[0]

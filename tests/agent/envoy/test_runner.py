@@ -152,7 +152,7 @@ echo "envoy  version: 0123/1.20.4/Clean/RELEASE/BoringSSL"
         (None, 0, "does not exist"),
         ("#!/bin/sh\n", 0o644, "is not an executable file"),
         ("\x7fELF of another machine", 0o755, "Exec format error; is it built for this machine"),
-        ("#!/bin/sh\necho hello\n", 0o755, "is no Envoy"),
+        ("#!/bin/sh\necho hello\n", 0o755, "is not Envoy"),
         ("#!/bin/sh\necho of no use >&2; exit 3\n", 0o755, "ended with 3: of no use"),
         (OLD, 0o755, "is Envoy 1.20.4; 1.31 or newer is needed"),
     ],

@@ -157,7 +157,7 @@ async def test_the_control_planes_probe_is_followed_when_it_changes(autojump_clo
                 await trio.sleep(1)
             seen.proxy_config.set(b"\xff")
             await trio.sleep(1)
-        assert [line["effect"] for line in logs] == ["the probe before it goes on"] * 3
+        assert [line["effect"] for line in logs] == ["the probe before it continues"] * 3
         assert len(seen.checks) == count + 13
         seen.proxy_config.set(sent(None))
         await trio.sleep(10)

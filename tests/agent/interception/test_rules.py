@@ -217,7 +217,7 @@ def _nft_rule(line: str, packet: Packet) -> tuple[bool, list[str]]:
             conditions += [packet.protocol == "tcp", packet.opens]
         elif found := re.match(r"(tcp|udp) (sport|dport) (!= )?(\S+) ", rest):
             port = packet.sport if found[2] == "sport" else packet.dport
-            # As nft: the protocol is a condition of its own, which is not negated.
+            # As nft: the protocol is its own condition, which is not negated.
             conditions += [packet.protocol == found[1], _span(port, found[4]) != bool(found[3])]
         else:
             for pattern, holds in patterns.items():
@@ -414,19 +414,19 @@ COMMIT
 
 @pytest.mark.parametrize("text", ["0", "65536", "80-70", "http", "-1", "80,,x", "1-2-3"])
 def test_what_is_no_port_is_refused(text: str) -> None:
-    with pytest.raises(InterceptionError, match="is no port"):
+    with pytest.raises(InterceptionError, match="is not a port"):
         ports(text)
 
 
 @pytest.mark.parametrize("text", ["10.0.0.0/33", "everything", "10.0.0.0/8;::/0"])
 def test_what_is_no_network_is_refused(text: str) -> None:
-    with pytest.raises(InterceptionError, match="is no range of addresses"):
+    with pytest.raises(InterceptionError, match="is not a range of addresses"):
         networks(text)
 
 
 @pytest.mark.parametrize("text", ["lo", "a-name-that-is-too-long", 'eth0"; drop', "eth 0"])
 def test_what_is_no_interface_is_refused(text: str) -> None:
-    with pytest.raises(InterceptionError, match="is no network interface"):
+    with pytest.raises(InterceptionError, match="is not a network interface"):
         interfaces(text)
 
 

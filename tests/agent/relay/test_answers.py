@@ -120,7 +120,7 @@ def test_answers_of_another_proxy_are_dropped_with_one_line(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [b"this is no database, and never was one" * 20, b"SQLite format 3\0" + b"\xff" * 5000],
+    [b"this is not a database, and never was one" * 20, b"SQLite format 3\0" + b"\xff" * 5000],
     ids=["text", "header"],
 )
 def test_a_damaged_file_is_moved_aside_and_the_next_answers_are_kept(file: Path, damage: bytes) -> None:

@@ -239,7 +239,7 @@ async def test_an_envoy_that_starts_while_all_are_mute_gets_all_of_the_disk(
             await starting.call.send_message(request(LISTENER))
             assert (await starting.receive()).type_url == LISTENER
             with trio.fail_after(20):
-                assert await starting.call.recv_message() is None  # it has all, and goes on there
+                assert await starting.call.recv_message() is None  # it has all, and continues there
 
 
 async def test_a_refused_answer_is_not_kept(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ async def test_a_refused_answer_is_not_kept(tmp_path: Path) -> None:
 
 
 async def test_a_control_plane_that_hangs_is_noticed(tmp_path: Path) -> None:
-    """It takes connections and never speaks: the next one is tried beside it."""
+    """It takes connections and never speaks: the next one is tried next to it."""
     (mute,) = await open_listeners("127.0.0.1:0")
     async with mute, fake_plane() as plane:
         host, port = mute.socket.getsockname()
@@ -273,7 +273,7 @@ async def test_a_name_that_cannot_be_one_is_passed_over(tmp_path: Path) -> None:
         assert await relay.planes.usable(10) is not None
     async with relayed(tmp_path, "a..test:1") as relay:
         assert await relay.planes.usable(10) is None
-        assert relay.planes.statistics().last_failure == "a..test:1: this is no name of a host"
+        assert relay.planes.statistics().last_failure == "a..test:1: this is not a name of a host"
 
 
 async def test_a_name_with_several_addresses_is_tried_at_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

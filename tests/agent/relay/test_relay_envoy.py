@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.proxy import SELF_DISCOVERY
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from tests.support.echo import http_backend
@@ -19,7 +20,7 @@ from tests.support.edge import gateway, secure, to
 from tests.support.envoy import RealEnvoy, eventually, http_client, real_envoy
 from tests.support.manifests import at, service
 from tests.support.planes import SERVICE, running_plane
-from tests.support.relayed import relayed
+from tests.support.relayed import Relayed, relayed
 from tests.support.shop import EDGE
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(180)]
@@ -29,8 +30,12 @@ ABOUT_ITSELF = attrs.evolve(NODE, metadata={SELF_DISCOVERY: "true"})
 VARIANTS = pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
 
 
-async def has_reviews(envoy: RealEnvoy) -> bool:
-    return any("reviews.test" in name for name in await envoy.dynamic("Cluster"))
+def is_kept(relay: Relayed, plane: ControlPlane) -> bool:
+    """True if Envoy has accepted whatever the control plane has sent, and nothing of it waits for the disk."""
+    pushes = plane.state.xds.status.statistics().pushes
+    of_envoy = [pushes.get(type_url, 0) for type_url in (CLUSTER, ENDPOINT, LISTENER, ROUTE)]
+    is_accepted = all(of_envoy) and relay.relay.statistics().accepted == sum(of_envoy)
+    return is_accepted and not relay.relay._writer._waiting
 
 
 @pytest.mark.smoke
@@ -49,8 +54,9 @@ async def test_envoy_starts_from_disk_while_no_control_plane_is_there(
             real_envoy(relay.address, tmp_path, node, delta=delta, name="first") as envoy,
         ):
             await envoy.wait_live()
-            await eventually(partial(has_reviews, envoy), what="the service has come through the relay")
+            await eventually(partial(is_kept, relay, plane), what="Envoy has accepted all types, and all is on disk")
             first = {kind: set(await envoy.dynamic(kind)) for kind in KINDS}
+            assert any("reviews.test" in name for name in first["Cluster"])
             assert await envoy.rejected() == {}
     async with (
         relayed(tmp_path, address) as relay,

@@ -103,5 +103,5 @@ async def test_planes_killed_envoy_restarted_and_planes_back_with_other_configur
 
 
 def kept_moved(relay: Relayed) -> bool:
-    """Whether all that was accepted has been written."""
+    """True if all that was accepted has been written."""
     return not relay.relay._writer._waiting

@@ -196,7 +196,7 @@ class Story:
         self.increases.begin(counts_first_page=False)
 
     def agent_restart(self) -> None:
-        """The next agent goes on with the Envoy that runs."""
+        """The next agent continues with the Envoy that runs."""
         self.increases = Increases()
         self.increases.begin(counts_first_page=False)
 

@@ -54,7 +54,7 @@ from tests.support.worlds import configs, update
 
 @pytest.mark.parametrize("what", DANGLING)
 def test_a_patch_that_names_what_nothing_serves_is_left_out_and_named(what: str) -> None:
-    """Even a harmless patch beside it is applied."""
+    """Even a harmless patch next to it is applied."""
     marker = manager({"server_name": "marked"})
     shop = Shop(envoy_filter(*DANGLING[what], marker, namespace="istio-system"), proxy=EDGE)
     assert dangling(shop.resources) == {}

@@ -95,7 +95,7 @@ def test_a_cluster_that_is_there_can_not_be_added() -> None:
     shop = Shop(envoy_filter(patch("CLUSTER", "ADD", {**LIMITER, "name": API_80})))
     assert shop.cluster(API_80).type != 0
     assert shop.problem_texts() == [
-        f"cluster {API_80}: there is a cluster of this name already: ADD can't put another beside it"
+        f"cluster {API_80}: there is a cluster of this name already: ADD can't put another next to it"
     ]
 
 

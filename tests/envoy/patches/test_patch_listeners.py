@@ -95,8 +95,8 @@ def test_a_name_that_is_taken_can_not_be_added() -> None:
         envoy_filter(patch("LISTENER", "ADD", EXTRA.replace("name: extra", "name: virtualOutbound", 1)), name="h"),
     )
     assert shop.problem_texts() == [
-        "listener extra: there is a listener of this name already: ADD can't put another beside it",
-        "listener virtualOutbound: there is a listener of this name already: ADD can't put another beside it",
+        "listener extra: there is a listener of this name already: ADD can't put another next to it",
+        "listener virtualOutbound: there is a listener of this name already: ADD can't put another next to it",
     ]
     assert [p.config.name for p in shop.problems] == ["g", "h"]
 
@@ -113,7 +113,7 @@ def test_no_name_is_there_for_outbound_and_for_inbound_traffic() -> None:
     assert shop.listener("virtualInbound").address.socket_address.port_value == 18889
     assert [(p.config.name, p.reason) for p in shop.problems] == [
         ("h", "the listener of this name that the proxy has for inbound traffic gives way to this one"),
-        ("g", "there is a listener of this name already: ADD can't put another beside it"),
+        ("g", "there is a listener of this name already: ADD can't put another next to it"),
     ]
 
 
@@ -154,6 +154,12 @@ def chains_with_timeout(match: dict[str, Any], **listener: Any) -> list[str]:
         ({"applicationProtocols": "http/1.1,h2c"}, ["raw_buffer", "virtualInbound-catchall-http raw_buffer"]),
         ({"applicationProtocols": "http/1.1,other"}, []),
         ({"sni": "a.example.com"}, []),
+        ({"destinationPort": 8080, "transportSocket": "envoy.transport_sockets.tls"}, ["0.0.0.0_8080 tls"]),
+        (
+            {"destinationPort": 8080, "transportSocket": "envoy.transport_sockets.raw_buffer"},
+            ["0.0.0.0_8080 raw_buffer"],
+        ),
+        ({"transportSocket": "envoy.transport_sockets.quic"}, []),
     ],
 )
 def test_a_filter_chain_is_matched_by_what_it_matches(match: dict[str, Any], found: list[str]) -> None:

@@ -25,7 +25,7 @@ def value_of(*patches: dict[str, Any]) -> Any:
 
 
 def reason_of(bad: dict[str, Any]) -> str:
-    """The problem of an invalid patch, beside a valid one that stays."""
+    """The problem of an invalid patch, next to a valid one that stays."""
     found = parse(patch("CLUSTER", "MERGE", ANY_CLUSTER), bad)
     assert [p.index for p in found.patches] == [0]
     (problem,) = found.problems

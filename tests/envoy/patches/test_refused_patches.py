@@ -72,7 +72,7 @@ def rows() -> Iterator[Row]:
     yield (
         WEB,
         web("INSERT_FIRST", {"name": "new", "typed_config": {"@type": f"{NETWORK}.echo.v3.Echo"}}),
-        "typed_config: envoy.extensions.filters.network.echo.v3.Echo is no HTTP filter",
+        "typed_config: envoy.extensions.filters.network.echo.v3.Echo is not of kind HTTP filter",
     )
     struct = {"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "value": {"a": 1}}
     yield WEB, web("INSERT_FIRST", {"name": "new", "typed_config": struct}), "type_url: '' is not the URL of a type"
@@ -93,13 +93,13 @@ def rows() -> Iterator[Row]:
     at_manager = {**network, **in_filter(HCM)}
     tcp = {"name": "new", "typed_config": {"@type": TCP, "stat_prefix": "a", "cluster": "a"}}
     yield WEB, web("INSERT_FIRST", tcp, **network), "filters: new is terminal, so it has to be the last"
-    yield WEB, web("INSERT_FIRST", lua, **network), "envoy.extensions.filters.http.lua.v3.Lua is no network filter"
+    yield WEB, web("INSERT_FIRST", lua, **network), "filters.http.lua.v3.Lua is not of kind network filter"
     yield WEB, web("REPLACE", {"name": "new", "typed_config": {"@type": TCP}}, **at_manager), "stat_prefix: is missing"
     for field, value, reason in (
         ("stream_idle_timeout", "-1s", "typed_config.stream_idle_timeout: a duration can't be negative"),
         ("scoped_routes", {"name": "a"}, "typed_config.scoped_routes.scope_key_builder: is missing"),
         ("access_log", [{"name": "a"}], "typed_config.access_log[0].typed_config: is missing"),
-        ("codec_type", 9, "typed_config.codec_type: 9 is no value of "),
+        ("codec_type", 9, "typed_config.codec_type: 9 is not a value of "),
         ("http_filters", [{"name": "a"}], "typed_config.http_filters[0].typed_config: is missing"),
     ):
         yield WEB, web("MERGE", {"typed_config": {**manager, field: value}}, **at_manager), reason
@@ -108,7 +108,7 @@ def rows() -> Iterator[Row]:
     # listener filters
     own = {"kind": "LISTENER_FILTER"}
     yield WEB, web("INSERT_FIRST", "{name: new}", **own), "typed_config: is missing"
-    yield WEB, web("INSERT_FIRST", lua, **own), "envoy.extensions.filters.http.lua.v3.Lua is no listener filter"
+    yield WEB, web("INSERT_FIRST", lua, **own), "filters.http.lua.v3.Lua is not of kind listener filter"
     yield INBOUND, web("ADD", {"typed_config": {"@type": INSPECTOR}}, context=IN, **own), "name: is missing"
     proxy = {"@type": f"{TYPE}.filters.listener.proxy_protocol.v3.ProxyProtocol", "rules": [{"tlv_type": 999}]}
     yield WEB, web("ADD", {"name": "a", "typed_config": proxy}, **own), "rules[0].tlv_type: has to be less than 256"
@@ -168,7 +168,7 @@ def rows() -> Iterator[Row]:
         yield table, route("ADD", "{name: new}", **host), "domains: has to have at least 1 entries"
         yield table, route("ADD", "{domains: [new]}", **host), "name: is missing"
         yield table, route("ADD", "{name: new, domains: [x.test, X.test]}", **host), "X.test is a domain of new already"
-        yield table, route("MERGE", "{require_tls: 7}", **host), "require_tls: 7 is no value of "
+        yield table, route("MERGE", "{require_tls: 7}", **host), "require_tls: 7 is not a value of "
         yield (
             table,
             route("MERGE", "{virtual_clusters: [{name: a}]}", **host),

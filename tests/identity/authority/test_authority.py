@@ -237,7 +237,7 @@ def test_files_that_cannot_be_used_change_nothing_and_are_reported(clock: Clock)
     authority.take(StoredFiles({**files, "ca-key.pem": b"half"}))
     assert trust.own() == before
     assert authority.statistics().problem == "ca: ca-key.pem: not a plain PEM private key"
-    assert "the previous files stay in force" in authority.warnings()[0]
+    assert "the previous files are kept" in authority.warnings()[0]
     authority.sign_now(LeafRequest().signing)
     authority.take(StoredFiles(files))
     assert (authority.statistics().problem, authority.warnings()) == ("", ())
@@ -319,7 +319,7 @@ class Unchanging:
 async def test_a_list_that_ends_while_its_file_stays_is_withdrawn_within_a_minute(
     clock: Clock, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """An Envoy that has one which has ended refuses everybody."""
+    """An Envoy that has one which ended refuses everybody."""
     trust = TrustStore()
     files = {**cacerts(ROOT, ROOT), "ca-crl.pem": pem(make_crl(ROOT, [5], NOW))}
     authority = authority_of(files, clock, trust)

@@ -194,7 +194,7 @@ async def test_the_commands_work_on_the_entry_as_on_a_folder(tmp_path: Path, fre
         (("--ca-dir", "ca", "--ca-consul-key", KEY), "exclude each other"),
         (("--ca-consul-key", KEY), "needs an agent to ask: --consul-server-url"),
         (("--ca-consul-key", KEY, "--consul-server-url", "127.0.0.1:1"), "would be stored in plaintext"),
-        (("--ca-consul-key", KEY, "--consul-server-url", "x://y"), "'x://y' is no address of a Consul agent"),
+        (("--ca-consul-key", KEY, "--consul-server-url", "x://y"), "'x://y' is not an address of a Consul agent"),
     ],
 )
 def test_a_command_that_does_not_say_where_the_ca_is_says_what_is_missing(flags: tuple[str, ...], said: str) -> None:

@@ -82,7 +82,7 @@ TABLE = {
     "a weak RSA key": (cacerts(SHORT, ROOT), "ca-key.pem: an RSA key of 1024 bits; at least 2048 are needed"),
     "a weak curve": (cacerts(P224, ROOT), "ca-key.pem: an RSA or an elliptic curve key"),
     "the key of another": ({"ca-key.pem": key_pem(ROOT.key)}, "ca-key.pem: is not the key of ca-cert.pem"),
-    "a certificate that is no CA": (cacerts(NO_CA, ROOT), "ca-cert.pem: CN=leaf is not a CA certificate"),
+    "a certificate that is not a CA": (cacerts(NO_CA, ROOT), "ca-cert.pem: CN=leaf is not a CA certificate"),
     "a CA that may not sign": (cacerts(NO_SIGNER, ROOT), "ca-cert.pem: CN=mute may not sign certificates"),
     "an expired CA": (cacerts(EXPIRED, ROOT), "ca-cert.pem: CN=old expired at 2026-02-28"),
     "a CA of the future": (cacerts(EARLY, ROOT), "ca-cert.pem: CN=early is not valid before 2026-03-01 23:55"),

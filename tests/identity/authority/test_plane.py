@@ -44,7 +44,7 @@ Stream = ClientCall[Any, Any]
 
 
 class Workload:
-    """A client with a key of its own, and the certificate that it was signed last."""
+    """A client with its own key, and the certificate that it was signed last."""
 
     def __init__(self, plane: ControlPlane, folder: Path, name: str) -> None:
         self._plane = plane

@@ -28,7 +28,7 @@ _PREFIX = "type.googleapis.com/envoy.extensions.filters"
 _NAMES = ("a.test", "*.test", "x.a.test", "*.a.test", "b.test")
 _ASKED = ("a.test", "A.test", "x.a.test", "y.a.test", "b.test", "c.b.test", "test", "other.org", "")
 _RANGES = (("127.0.0.1", 32), ("127.0.0.0", 24), ("127.0.0.0", 8), ("127.1.0.0", 16))
-"""Without 0.0.0.0/0: beside a chain without ranges it means the same, and which of the two counts is not defined."""
+"""Without 0.0.0.0/0: next to a chain without ranges it means the same, and which of the two counts is not defined."""
 _DESTINATIONS = ("127.0.0.1", "127.0.0.2", "127.0.1.1", "127.1.0.1")
 _SOURCES = ("127.0.0.1", "127.0.0.9", "127.1.0.7")
 _ALPN = ("h2", "http/1.1", "istio", "h2c")

@@ -6,7 +6,7 @@ in a memfd, whose number is in an environment variable.
 
     handover = Handover.received()
     while trio.run(run_agent, settings, handover):    # true: a signal asked for the next version
-        log.error("...", reason=handover.execute())   # returns only if that cannot be executed; the agent goes on
+        log.error("...", reason=handover.execute())   # returns only if that cannot be executed; the agent continues
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Handover:
 
     @classmethod
     def received(cls) -> Handover:
-        """The handover of the version before; empty if this process was started anew."""
+        """The handover of the version before; empty if this process was started again."""
         handover = cls()
         pid, _, number = os.environ.pop(VARIABLE, "").partition(":")
         if pid != str(os.getpid()):
@@ -113,7 +113,7 @@ class Handover:
         self._forget(self._open.pop(name, None))
 
     def close_rest(self) -> None:
-        """Close what was received and nobody wants any more; call it once all parts have their sockets."""
+        """Close the received sockets that no part has taken; call it once all parts have their sockets."""
         for received in self._received.values():
             self._forget(received)
         self._received.clear()

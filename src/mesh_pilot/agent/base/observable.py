@@ -25,7 +25,7 @@ class Observable(Generic[T]):
         return self._value
 
     def set(self, value: T) -> None:
-        """Replace the value. An equal one is no change."""
+        """Replace the value. An equal one is not a change."""
         if value is self._value or value == self._value:
             return
         self._value = value
@@ -33,11 +33,11 @@ class Observable(Generic[T]):
         self._changed = trio.Event()
 
     def changes(self) -> AsyncIterator[T]:
-        """The current value, then each later one. May be left at any time: it is no generator, which must be closed."""
+        """The current value, then each later one. May be left at any time: not a generator to close."""
         return _Changes(self)
 
     async def follow(self, act: Callable[[T], object]) -> None:
-        """Call ``act`` with the current value, then with each later one, for ever."""
+        """Call ``act`` with the current value, then with each later one, forever."""
         async for value in self.changes():
             act(value)
 

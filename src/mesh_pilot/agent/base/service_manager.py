@@ -1,7 +1,7 @@
 """Tells the service manager how far the agent is: systemd, for a unit of ``Type=notify`` (sd_notify(3)).
 
 So the unit is up when Envoy is ready, a reload ends when the next version has taken over, and a stop that was asked for
-by ``/quitquitquit`` is one. Without ``$NOTIFY_SOCKET`` nobody is told. The variable stays for the next version.
+by ``/quitquitquit`` is one. Without ``$NOTIFY_SOCKET`` nothing is sent. The variable stays for the next version.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def seconds(config: Mapping[str, Any], field: str, default: float) -> float:
 
 
 def is_on(config: Mapping[str, Any], name: str) -> bool:
-    """Whether a name in ``proxyMetadata`` is true."""
+    """True if a name in ``proxyMetadata`` is true."""
     return str(config.get(METADATA, {}).get(name, "")).lower() == "true"
 
 
@@ -95,7 +95,7 @@ def _cluster(node: EnvoyNode, config: Mapping[str, Any]) -> str:
 
 
 def _runtime(config: Mapping[str, Any]) -> dict[str, Json]:
-    """The static layer. An empty value removes a default of ours; true and false are no texts."""
+    """The static layer. An empty value removes a default of ours; true and false are not strings."""
     given = config.get("runtimeValues", {})
     words = {"true": True, "false": False}
     values = {name: words.get(value, value) for name, value in given.items() if value}

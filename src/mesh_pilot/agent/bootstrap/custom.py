@@ -25,7 +25,7 @@ class CustomBootstrapError(ValueError):
 
 
 def read_custom(path: Path) -> dict[str, Any]:
-    """The bootstrap of a file, YAML or JSON. Raises CustomBootstrapError for one that is none."""
+    """The bootstrap of a file, YAML or JSON. Raises CustomBootstrapError for anything else."""
     import yaml
 
     try:
@@ -33,7 +33,7 @@ def read_custom(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise CustomBootstrapError(path, f"{error.strerror}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise CustomBootstrapError(path, f"this is no YAML: {' '.join(str(error).split())}") from None
+        raise CustomBootstrapError(path, f"this is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, Mapping):
         raise CustomBootstrapError(path, "expected the fields of Envoy's Bootstrap, such as stats_sinks")
     found = {snake(str(name)): value for name, value in data.items()}

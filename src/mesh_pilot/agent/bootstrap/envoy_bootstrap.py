@@ -239,7 +239,7 @@ class Pilot:
     address: str
     """``host:port``, ``[::1]:port`` or ``unix:///path``."""
     locality: Locality = NOWHERE
-    """Its region and zone."""
+    """The region and zone."""
 
     @classmethod
     def parse(cls, text: str) -> Pilot:
@@ -307,7 +307,7 @@ def _xds_cluster(pilots: Sequence[Pilot], locality: Locality, tls: ClientTls | N
         raise AddressError("no control plane to connect to")
     needs_dns = any(not _needs_no_dns(pilot.address) for pilot in pilots)
     if needs_dns and any(pilot.address.startswith("unix:") for pilot in pilots):
-        raise AddressError("Envoy takes no Unix sockets beside host names: give IP addresses")
+        raise AddressError("Envoy takes no Unix sockets next to host names: give IP addresses")
     assignment: dict[str, Json] = {"cluster_name": XDS_CLUSTER, "endpoints": _endpoints(pilots, locality)}
     cluster: dict[str, Json] = {
         "name": XDS_CLUSTER,

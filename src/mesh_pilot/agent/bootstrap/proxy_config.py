@@ -27,12 +27,12 @@ AT_THE_PLANE = ("tracing", "gatewayTopology", "proxyHeaders", "connectionSetting
 _LONGEST_SECONDS = 315_576_000_000
 """The longest ``google.protobuf.Duration``."""
 _EXPECTED = {
-    "text": "a text",
+    "text": "a string",
     "int": "a whole number",
     "double": "a number",
     "bool": "true or false",
     "duration": "a duration",
-    "texts": "an object of texts",
+    "texts": "an object of strings",
     "opaque": "an object",
     "object": "an object",
 }
@@ -119,7 +119,7 @@ def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def effective(annotated: Mapping[str, Any], from_plane: bytes | None, local: Mapping[str, Any]) -> dict[str, Any]:
     """The ProxyConfig in force: what this machine says, over what the control plane says, over the annotation.
 
-    Raises WireError for bytes that are no ProxyConfig.
+    Raises WireError for bytes that are not ProxyConfig.
     """
     return overlay(overlay(annotated, decode(from_plane) if from_plane else {}), local)
 
@@ -169,7 +169,7 @@ def _read(value: Any, field: ProxyConfigField, path: str, problems: list[FieldPr
 
 
 def _read_one(value: Any, field: ProxyConfigField, path: str, problems: list[FieldProblem]) -> Any:
-    # As protobuf's JSON has it: a number may be a text of digits, and an enumeration its number.
+    # As protobuf's JSON has it: a number may be a string of digits, and an enumeration its number.
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     match field.kind:
         case "name":
@@ -204,7 +204,7 @@ def _text(value: object) -> str:
         return str(value).lower()
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise ValueError(f"expected a text, got {describe(value)}")
+    raise ValueError(f"expected a string, got {describe(value)}")
 
 
 # -- what the control plane sends

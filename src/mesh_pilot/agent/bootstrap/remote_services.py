@@ -153,7 +153,7 @@ def _tls_context(path: str, settings: Mapping[str, Any], *, is_grpc: bool) -> di
             _check_readable(path, caCertificates=ca)
             common["validation_context"] = {"trusted_ca": {"filename": ca}, **matched}
         elif not settings.get("insecureSkipVerify"):
-            raise RemoteServiceError(path, "its tlsSettings need caCertificates: a PEM file of roots on this machine")
+            raise RemoteServiceError(path, "tlsSettings needs caCertificates: a PEM file of roots on this machine")
     context: dict[str, Json] = {"@type": _UPSTREAM_TLS, "common_tls_context": common}
     if sni := settings.get("sni"):
         context["sni"] = sni
@@ -164,7 +164,7 @@ def _check_readable(path: str, **files: str) -> None:
     """Raise RemoteServiceError for a file that Envoy would refuse to start without."""
     for field, file in files.items():
         if not os.access(file, os.R_OK) or not Path(file).is_file():
-            raise RemoteServiceError(path, f"{field} of its tlsSettings, {file!r}, is no file that can be read here")
+            raise RemoteServiceError(path, f"{field} of its tlsSettings, {file!r}, is not a file that can be read here")
 
 
 def _sds(name: str) -> Json:

@@ -1,4 +1,4 @@
-"""The static clusters and listeners of an Envoy beside an agent, with the names that Istio's bootstrap gives them."""
+"""The static clusters and listeners of an Envoy next to an agent, with the names that Istio's bootstrap gives them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _OF_CLUSTERS = (
     r"|circuit_breakers\.\w+\.\w+"
     r"|grpc\.[\w.]+\.(?:\d+|success|failure|total|\w+_count|upstream_rq_time)"
 )
-"""The statistics of a cluster after its name, which has dots of its own."""
+"""The statistics of a cluster after its name, which can contain dots."""
 
 _GROUPS = r"canary|external|internal|zone\.[^.]+\.[^.]+"
 _ADDRESS = r"(?:[_.[:digit:]]*|[_\[\]aAbBcCdDeEfF[:digit:]]*)"
@@ -55,7 +55,7 @@ SUFFIXES = ("rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied")
 REGEXPS = (r"vhost\..*\.route\..*",)
 """Patterns of statistics that are always there: readiness, policies and ``statPrefix`` of routes need them."""
 DRAIN_SUFFIX = "downstream_cx_active"
-"""Needed to see when the last connection has ended."""
+"""Needed to see when the last connection ended."""
 
 OF_CLUSTERS = (
     "upstream_rq_completed",
@@ -87,7 +87,7 @@ READ = (
     "statsHistogramBuckets",
     "statsFlushInterval",
 )
-"""Their names."""
+"""The fields of ProxyConfig about statistics."""
 READ_ELSEWHERE = (
     "proxy.istio.io/config",
     "sidecar.istio.io/discoveryAddress",

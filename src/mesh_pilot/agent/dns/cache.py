@@ -12,7 +12,7 @@ from mesh_pilot.agent.dns.messages import DnsAnswer
 MAX_ANSWERS = 4096
 MAX_BYTES = 4 * 2**20
 STALE_SECONDS = 86_400.0
-"""For this long after its end an answer still serves while no name server answers."""
+"""The time for which an answer is still used after it has expired, while no name server answers."""
 STALE_TTL = 30
 """The time to live that clients see in such an answer."""
 

@@ -55,7 +55,7 @@ class DnsQuery:
 
     packet: bytes = attrs.field(repr=False)
     name: str = ""
-    """Of the question: lower case, without the last dot. Empty for the root and for what is no host name."""
+    """The name in question: lower case, without the last dot. Empty for the root and for what is not a host name."""
     type: int = 0
     upstream: bytes = attrs.field(default=b"", repr=False)
     """The query that name servers are asked, with id 0. Queries that have it in common get the same answer."""
@@ -126,7 +126,7 @@ def to_name(host: str) -> dns.name.Name:
     try:
         return dns.name.Name([*(label.encode() for label in host.split(".")), b""])
     except (dns.exception.DNSException, UnicodeError) as error:
-        raise MessageError(f"{host!r} is no name: {error}") from None
+        raise MessageError(f"{host!r} is not a name: {error}") from None
 
 
 def address_data(address: str) -> Rdata:

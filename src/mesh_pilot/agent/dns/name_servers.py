@@ -71,7 +71,7 @@ class NameServers:
     def __init__(self) -> None:
         self._servers: list[NameServer] = []
         self._sockets: dict[tuple[int, str, int], NameServer] = {}
-        """By kind and local address, the sockets that wait for an answer."""
+        """The sockets that wait for an answer, by kind and local address."""
         self._open = trio.CapacityLimiter(MAX_SOCKETS)
         self.counts = Exchanges()
 

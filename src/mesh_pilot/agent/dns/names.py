@@ -34,7 +34,7 @@ class MeshName:
 
 
 class MeshNames:
-    """An index of a name table. Made anew when the table or the search domains change."""
+    """An index of a name table. Made again when the table or the search domains change."""
 
     def __init__(
         self, rows: Mapping[str, NameRow], namespace: str = "", domain: str = "", search: Sequence[str] = ()
@@ -62,7 +62,7 @@ class MeshNames:
         return len(self._hosts)
 
     def find(self, name: str) -> MeshName | None:
-        """The host that a name, in lower case, means; None if it is none of the mesh."""
+        """The host that a name, in lower case, means; None if the mesh does not have it."""
         spellings = [name, *(name.removesuffix(s) for s in self._suffixes if name.endswith(s) and name != s[1:])]
         for spelling in spellings:
             if found := self._hosts.get(spelling):
@@ -78,7 +78,7 @@ class MeshNames:
     def find_service(self, name: str) -> tuple[MeshName, tuple[int, ...]] | None:
         """The host and ports of a service, in lower case: ``_http._tcp.reviews.shop.svc.cluster.local``, or its host.
 
-        None if it is none of the mesh, or it has no such port.
+        None if the mesh does not have it, or it has no such port.
         """
         if not name.startswith("_"):
             found = self.find(name)
@@ -117,7 +117,7 @@ def _data(name: MeshName) -> Iterator[Rdata]:
         try:
             yield address_data(address)
         except DNSException:
-            log.warning("address in the name table is none; it is left out", host=name.host, address=address)
+            log.warning("invalid address in the name table; it is left out", host=name.host, address=address)
 
 
 def _parents(name: str) -> Iterator[str]:

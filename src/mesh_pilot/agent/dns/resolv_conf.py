@@ -48,7 +48,7 @@ def _is_address(text: str) -> bool:
 
 
 class ResolvConf:
-    """The file and what it last said. While it cannot be read, that stays in force."""
+    """The file and what it last said. While it cannot be read, that is kept."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

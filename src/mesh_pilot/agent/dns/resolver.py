@@ -29,7 +29,7 @@ from mesh_pilot.agent.dns.name_servers import NameServers, NoAnswer
 from mesh_pilot.agent.dns.names import MeshNames
 
 TTL_SECONDS = 30
-"""Of names of the mesh, as with Istio."""
+"""The time to live of the mesh's names, as with Istio."""
 STALE_AFTER_SECONDS = 1.8
 """A client that could have a stale answer waits this long for a fresh one (RFC 8767)."""
 MAX_EXCHANGES = 256
@@ -42,7 +42,7 @@ _ANSWERED: dict[int, tuple[RdataType, ...]] = {
     RdataType.HTTPS: (),
     RdataType.SVCB: (),
 }
-"""By the type that is asked for, the records of a host of the mesh. HTTPS and SVCB could lead past the mesh."""
+"""The records of a host of the mesh, by the type that is asked for. HTTPS and SVCB could lead past the mesh."""
 
 
 @attrs.define

@@ -46,7 +46,7 @@ IDLE_SECONDS = 10.0
 """The time in which a whole query must arrive on a TCP connection."""
 WRITE_SECONDS = 5.0
 NAMES_PATIENCE_SECONDS = 3.0
-"""Queries wait this long, from the start on, for the first table: names of the mesh are nobody else's to answer."""
+"""Queries wait this long, from the start on, for the first table: no other server can answer names of the mesh."""
 REREAD_SECONDS = 1.0
 """The file of name servers is looked at for changes at most this often, and only when somebody asks."""
 FREE_PORT_ATTEMPTS = 10
@@ -75,7 +75,7 @@ class DnsStatistics:
 
 
 class DnsServer:
-    """Serves the names of ``names``, which is None before the first table, and forwards all others."""
+    """Serves the names of ``names`` (None before the first table), and forwards all others."""
 
     def __init__(
         self,
@@ -360,7 +360,7 @@ def _listen_hosts(listen: str) -> tuple[str, ...]:
     try:
         return (str(ip_address(listen)),)
     except ValueError:
-        raise AgentError(f"dns: {listen!r} is no IP address to listen on; write 127.0.0.1") from None
+        raise AgentError(f"dns: {listen!r} is not an IP address to listen on; write 127.0.0.1") from None
 
 
 def _name_server(text: str) -> TcpAddress:
@@ -372,4 +372,4 @@ def _name_server(text: str) -> TcpAddress:
             raise ValueError(text)
         return TcpAddress(str(ip_address(address.host)), address.port)
     except (AddressError, ValueError):
-        raise AgentError(f"dns: {text!r} is no name server; write its IP address with port, 10.0.0.2:53") from None
+        raise AgentError(f"dns: {text!r} is not a name server; write its IP address with port, 10.0.0.2:53") from None

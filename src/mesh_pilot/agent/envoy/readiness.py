@@ -1,4 +1,4 @@
-"""Whether an Envoy is ready: live, its workers started, and its first clusters and listeners accepted.
+"""True if an Envoy is ready: live, its workers started, and its first clusters and listeners accepted.
 
 As Istio's agent judges it: an Envoy that calls itself live may have no configuration at all.
 """

@@ -152,7 +152,7 @@ class EnvoyRunner:
         """Run Envoy on the bootstrap until cancelled, restart it when it dies, hot restart it when that changes.
 
         While the bootstrap is empty, none is started; those that run already are tended.
-        Raises EnvoyError if there is no Envoy that can be run at the start. Once it has ended or is cancelled, no
+        Raises EnvoyError if there is no Envoy that can be run at the start. Once it ended or is cancelled, no
         Envoy runs any more, unless ``leave`` was called before.
         """
         async with trio.open_nursery() as nursery:
@@ -330,7 +330,7 @@ class EnvoyRunner:
             self._succeed(child, taken, known_good, config, nursery)
 
     def _runs_on(self, child: EnvoyChild, wanted: Wanted, binary: EnvoyBinary) -> bool:
-        """Whether an Envoy that was taken over needs no restart."""
+        """True if an Envoy that was taken over needs no restart."""
         same_flags = child.facts.flags == tuple(command.flags(wanted.settings))
         try:
             in_force = json.loads(self._envoys.files.in_force() or b"")

@@ -1,8 +1,8 @@
-"""New connections led away from an old Envoy to a new one beside it, so that none is lost when the old one ends.
+"""New connections led away from an old Envoy to a new one next to it, so that none is lost when the old one ends.
 
 Both listen on the same ports (``SO_REUSEPORT``), and the kernel gives connections to either. A listening socket that is
 closed takes the connections with it that it has not accepted. So the new sockets are chosen by a filter (Linux,
-``SO_ATTACH_REUSEPORT_CBPF``), the old ones are kept open by duplicates here until the old Envoy has ended, and then
+``SO_ATTACH_REUSEPORT_CBPF``), the old ones are kept open by duplicates here until the old Envoy ended, and then
 closed one by one while the filter names others. Needs no privileges: an Envoy is our child.
 """
 
@@ -77,7 +77,7 @@ class ListeningSockets:
                 _steer(sockets[0], (_LOAD, _RANDOM), (_MODULO, count), (_ADD, before), (_RETURN_A, 0))
 
     def close_without_loss(self, others: ListeningSockets) -> None:
-        """Close all, once nobody else has them open and ``give_way`` was called."""
+        """Close all, once no other process has them open and ``give_way`` was called."""
         for address, sockets in self.by_address.items():
             others_here = others.by_address.get(address)
             while sockets:
@@ -117,7 +117,7 @@ def _steer(sock: socket.socket, *program: tuple[int, int]) -> None:
 
 
 class HandingOver:
-    """The way of connections from one Envoy to another beside it. ``close`` it when the old one has ended."""
+    """The way of connections from one Envoy to another next to it. ``close`` it when the old one ended."""
 
     def __init__(self, old: EnvoyChild, new: EnvoyChild) -> None:
         self._old, self._new = old, new

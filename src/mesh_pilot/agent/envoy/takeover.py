@@ -1,4 +1,4 @@
-"""How one Envoy takes over from another: by hot restart where their versions allow it, else beside it.
+"""How one Envoy takes over from another: by hot restart where their versions allow it, else next to it.
 
 A hot restart shares memory and listening sockets, so that it loses nothing; only the same build and base id can do it.
 Others share ports (``steering``), which Linux can do without loss for TCP. Both begin with the same check of the
@@ -78,7 +78,7 @@ async def take_over_beside(
 
 
 async def _until_ready(successor: EnvoyChild) -> None:
-    """Wait until an Envoy can take over. Raises NotTakenOver once it has ended."""
+    """Wait until an Envoy can take over. Raises NotTakenOver once it ended."""
     with trio.move_on_after(_TAKE_OVER_SECONDS):
         await successor.ready_or_ended()
     if successor.is_ready:
@@ -90,7 +90,7 @@ async def _until_ready(successor: EnvoyChild) -> None:
 
 
 async def _end_beside(envoys: Envoys, old: EnvoyChild, handing: HandingOver, has_admin: bool) -> None:
-    """Let the connections of an Envoy end that has a successor beside it, then end it."""
+    """Let the connections of an Envoy end that has a successor next to it, then end it."""
     try:
         await handing.lead_all()
         if has_admin:

@@ -80,7 +80,7 @@ class HttpAnswer:
 
     status: int
     body: bytes = b""
-    """Its beginning."""
+    """The beginning of the body."""
 
 
 class CheckFailure(Exception):
@@ -171,7 +171,7 @@ class CheckRunner:
             raise CheckFailure("it says that it is not serving")
 
     async def _execute(self, check: ExecCheck) -> None:
-        """Run the command in a process group of its own, which does not outlive the check."""
+        """Run the command in its own process group, which does not outlive the check."""
         try:
             process = await trio.lowlevel.open_process(
                 list(check.command),

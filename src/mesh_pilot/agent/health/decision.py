@@ -18,7 +18,7 @@ class ProbeDecision:
     is_healthy: bool | None = None
     """None until enough results have come."""
     reason: str = ""
-    """Of the failure that decided."""
+    """The reason of the failure that decided."""
     in_a_row: int = 0
     """Equal results up to now: successes if positive, failures if negative."""
 

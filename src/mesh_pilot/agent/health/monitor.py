@@ -1,7 +1,7 @@
 """Runs the probes of the application, and says what they found.
 
 The probes are those of the settings, else the one in the control plane's ProxyConfig; without any, the application
-counts as healthy. A check fails while Envoy is not ready any more, as in Istio's agent: nobody reaches the application.
+counts as healthy. A check fails while Envoy is no longer ready, as in Istio's agent: no client reaches the application.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class HealthMonitor:
         )
 
     async def run(self) -> None:
-        """Probe and report, for ever, once Envoy is ready for the first time: until then others keep what they know."""
+        """Probe and report, forever, once Envoy is ready for the first time: until then others keep what they know."""
         await self._ready.wait_for(bool)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._report_changes)
@@ -135,7 +135,7 @@ class HealthMonitor:
                 found = self._settings.annotated_proxy_config.get("readinessProbe")
             return () if found is None else (parse_probe(found, "readinessProbe"),)
         except (ProbeError, WireError) as error:
-            effect = "the probe before it goes on" if self._probes else "the application counts as healthy"
+            effect = "the probe before it continues" if self._probes else "the application counts as healthy"
             log.warning("bad probe", of="the control plane's ProxyConfig", reason=str(error), effect=effect)
             return self._probes
 
@@ -150,7 +150,7 @@ class HealthMonitor:
                     nursery.start_soon(self._run_probe, probe, decision, decisions)
 
     async def _run_probe(self, probe: ProbeSettings, mine: ProbeDecision, every: Sequence[ProbeDecision]) -> None:
-        """Check once in a period, for ever; a check that takes longer than the period delays the next."""
+        """Check once in a period, forever; a check that takes longer than the period delays the next."""
         await trio.sleep(probe.initial_delay)
         due = trio.current_time()
         while True:

@@ -125,7 +125,7 @@ def _http(probe: object, where: str) -> Check:
         pair = _object(header, place, {"name", "value"})
         name, value = _string(pair, "name", place), _string(pair, "value", place)
         if not name or not (name + value).isprintable() or not name.isascii() or " " in name:
-            raise ProbeError(f"{place} is no header of HTTP")
+            raise ProbeError(f"{place} is not a header of HTTP")
         headers.append((name, value))
     if not path.isprintable():
         raise ProbeError(f"{where}.path has a character that no path has")
@@ -148,7 +148,7 @@ def _exec(probe: object, where: str) -> Check:
     found = _object(probe, where, {"command"})
     command = _sequence(found, "command", where)
     if not command or not all(isinstance(each, str) and "\0" not in each for each in command) or not command[0]:
-        raise ProbeError(f"{where}.command is no list of a program and its arguments")
+        raise ProbeError(f"{where}.command is not a list of a program and its arguments")
     return ExecCheck(tuple(command))
 
 
@@ -162,7 +162,7 @@ _CHECKS: Mapping[str, Callable[[object, str], Check]] = {
 
 def _object(value: object, where: str, known: Iterable[str]) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ProbeError(f"{where} is no object")
+        raise ProbeError(f"{where} is not an object")
     for key in value:
         if key not in known:
             raise ProbeError(f"{where} has no field {key!r}{did_you_mean(str(key), known)}")
@@ -172,14 +172,14 @@ def _object(value: object, where: str, known: Iterable[str]) -> Mapping[str, Any
 def _string(found: Mapping[str, Any], name: str, where: str) -> str:
     value = found.get(name)
     if value is not None and not isinstance(value, str):
-        raise ProbeError(f"{where}.{name} is no text")
+        raise ProbeError(f"{where}.{name} is not a string")
     return value or ""
 
 
 def _sequence(found: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
     value = found.get(name) or ()
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ProbeError(f"{where}.{name} is no list")
+        raise ProbeError(f"{where}.{name} is not a list")
     return value
 
 

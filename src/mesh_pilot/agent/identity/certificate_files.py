@@ -32,7 +32,7 @@ class CertificateWatcher(CertificateSource):
         return f"<CertificateWatcher {self._files.certificate}>"
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look at the files now and then, for ever; started once they were read."""
+        """Look at the files now and then, forever; started once they were read."""
         await self._look()
         task_status.started()
         while True:
@@ -63,5 +63,5 @@ class CertificateWatcher(CertificateSource):
     def _fail(self, reason: str) -> None:
         self.failures += 1
         self.last_failure = reason
-        stays = "the previous certificate stays in force" if self._material.value else "there is no certificate"
-        log.warning("certificate files not usable", reason=reason, advice=f"{stays}; mend the files, they are watched")
+        stays = "the previous certificate is kept" if self._material.value else "there is no certificate"
+        log.warning("certificate files not usable", reason=reason, advice=f"{stays}; fix the files, they are watched")

@@ -6,6 +6,8 @@ and for nothing else; other tokens also open streams.
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -41,6 +43,19 @@ def token_metadata(credentials: CredentialSettings) -> Mapping[str, str]:
         service = {CONSUL_SERVICE: credentials.consul_service} if credentials.consul_service else {}
         return {CONSUL_TOKEN: read_token(credentials.consul_token_file), **service}
     return {}
+
+
+def named_in(metadata: Mapping[str, str]) -> str:
+    """The SPIFFE id in a join token; empty for other tokens, which do not have it. Nothing is verified."""
+    token = metadata.get("authorization", "").removeprefix("Bearer ")
+    if not token.startswith(JOIN_TOKEN_PREFIX):
+        return ""
+    payload = token.removeprefix(JOIN_TOKEN_PREFIX).partition(".")[2].partition(".")[0]
+    try:
+        subject = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))).get("sub")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return subject if isinstance(subject, str) and subject.startswith("spiffe://") else ""
 
 
 def is_reusable(metadata: Mapping[str, str]) -> bool:

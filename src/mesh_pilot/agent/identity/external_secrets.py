@@ -41,7 +41,7 @@ class ExternalSecrets(CertificateSource):
         return f"<ExternalSecrets of {self._socket}>"
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Subscribe, again whenever the server comes back, for ever."""
+        """Subscribe, again whenever the server comes back, forever."""
         task_status.started()
         backoff = Backoff()
         while True:
@@ -113,7 +113,7 @@ class ExternalSecrets(CertificateSource):
             self.failures += 1
         self.last_failure = reason
         if self._lines.admit(reason, trio.current_time()) is not None:
-            stays = "the last certificate stays in force" if self._material.value else "there is no certificate yet"
+            stays = "the last certificate is kept" if self._material.value else "there is no certificate yet"
             log.warning("SDS server away", socket=str(self._socket), reason=reason, advice=f"{stays}; start the server")
 
 

@@ -79,7 +79,7 @@ class CertificateFolder:
             return Found(None, 0.0, f"{error.filename or self.path}: {error.strerror}")
 
     def save(self, material: IdentityMaterial) -> None:
-        """Replace the files. After a crash at any moment, ``load`` gives the old ones or these."""
+        """Replace the files. After a crash at any time, ``load`` gives the old ones or these."""
         parts = (("key", material.key), ("chain", material.chain), ("roots", material.roots))
         replace(self.path / PENDING, b"".join(b"# %s\n%s" % (name.encode(), pem) for name, pem in parts))
         self._finish(material)
@@ -108,7 +108,7 @@ class CertificateFolder:
 
 
 def _own(path: Path) -> bytes:
-    """The content of a file that nobody but us or root has written: whoever wrote a key knows it."""
+    """The content of a file that only we or root can have written: whoever wrote a key knows it."""
     with path.open("rb") as file:
         owner = os.fstat(file.fileno()).st_uid
         if owner not in (os.geteuid(), 0):

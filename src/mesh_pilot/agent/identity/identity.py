@@ -10,9 +10,11 @@ while it does not know them: after a change of CA, peers would refuse us otherwi
 from __future__ import annotations
 
 import contextlib
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import attrs
 import structlog
@@ -35,6 +37,7 @@ from mesh_pilot.agent.identity.secrets import (
     has_roots,
     is_roots_secret,
     own_roots,
+    revocation_lists,
     roots_secret_of,
 )
 from mesh_pilot.agent.identity.source import CertificateSource
@@ -42,7 +45,15 @@ from mesh_pilot.agent.settings import AgentError, AgentFolders, CredentialSettin
 from mesh_pilot.identity.trust.private_files import replace
 from mesh_pilot.model.resource import TRUST_SECRET
 from mesh_pilot.model.spiffe import SCHEME
-from mesh_pilot.net.rpc import CertificatePem, Servable, TlsError, TlsSource, client_tls_in_memory
+from mesh_pilot.net.rpc import (
+    CertificatePem,
+    Servable,
+    TlsError,
+    TlsSource,
+    client_tls_in_memory,
+    http_client_tls_in_memory,
+    server_tls_in_memory,
+)
 
 __all__ = ["IdentityMaterial", "IdentityStatistics", "WorkloadIdentity"]
 
@@ -114,7 +125,7 @@ class WorkloadIdentity:
         return f"<WorkloadIdentity {self.statistics()}>"
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Obtain and renew, for ever; started once what is on disk was read."""
+        """Obtain and renew, forever; started once what is on disk was read."""
         if serves_secrets(self._credentials):
             await trio.to_thread.run_sync(self._load_bundle)
         async with trio.open_nursery() as nursery:
@@ -129,6 +140,32 @@ class WorkloadIdentity:
     def tls(self) -> TlsSource | None:
         """TLS towards the control plane, with our certificate once there is one; None for plaintext."""
         return self._own_tls
+
+    def server_tls(self) -> TlsSource:
+        """TLS as a server that admits workloads of the mesh: with a certificate of the same roots, not revoked.
+
+        Roots and certificate may change. Raises TlsError while there is no certificate.
+        """
+
+        def shown() -> CertificatePem:
+            held = self.material.value
+            if held is None:
+                raise TlsError("there is no certificate yet")
+            return CertificatePem(certificate=held.chain, key=held.key)
+
+        return server_tls_in_memory(shown, roots=self._client_roots)
+
+    def http_client_tls(self, trusted: Path | None) -> ssl.SSLContext:
+        """TLS as a client of HTTP outside the mesh, which shows our certificate if it is asked for one.
+
+        ``trusted``: a file of roots; None: the system's. Those of the mesh are trusted, too. Raises TlsError.
+        """
+
+        def shown() -> CertificatePem | None:
+            held = self.material.value
+            return CertificatePem(certificate=held.chain, key=held.key) if held is not None else None
+
+        return http_client_tls_in_memory(shown, trusted=trusted, roots=self._roots)
 
     def call_metadata(self) -> Mapping[str, str]:
         """gRPC metadata that prove who calls while there is no certificate: a token.
@@ -148,7 +185,7 @@ class WorkloadIdentity:
         return self._service
 
     def set_trust_bundle(self, roots: tuple[str, ...]) -> None:
-        """Trust the roots that the control plane distributes (PCDS), too, each in PEM; none is no news."""
+        """Trust the roots that the control plane distributes (PCDS), too, each in PEM; none is not a news."""
         bundle = joined_roots(*(root.encode() for root in roots))
         if bundle and bundle != self._bundle:
             if not can_be_trusted(bundle):
@@ -217,8 +254,13 @@ class WorkloadIdentity:
         trust_domain = held.identity.removeprefix(SCHEME).partition("/")[0]
         return joined_roots(held.roots, own_roots(known.body, trust_domain) if known is not None else b"")
 
+    def _client_roots(self) -> bytes:
+        """The roots of the mesh's workloads, and what is revoked under them."""
+        roots, known = self._roots(), self._roots_secret
+        return roots + revocation_lists(known.body) if known is not None else roots
+
     def _refuse(self, reason: str) -> None:
-        log.warning("roots refused", reason=reason, advice="the previous roots stay in force")
+        log.warning("roots refused", reason=reason, advice="the previous roots are kept")
 
     def _roots_changed(self, files: Mapping[str, bytes], *, others: bool) -> None:
         """Show roots and keep them; ``others`` were there before, so perhaps another CA signs from now on."""
@@ -255,7 +297,7 @@ class WorkloadIdentity:
                 await self._watch_end(held)
 
     async def _watch_end(self, held: IdentityMaterial) -> None:
-        """Say that a certificate is about to end, and that it has ended, unless there is another."""
+        """Say that a certificate is about to end, and that it ended, unless there is another."""
         said = 0
         # Short ones are signed as from a minute ago: much of their life is over at the start.
         now = datetime.fromtimestamp(self._wall(), UTC)

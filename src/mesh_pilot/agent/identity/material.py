@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+    PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -27,7 +29,7 @@ class IdentityMaterial:
     """A certificate in force with its key, as PEM."""
 
     identity: str
-    """Its SPIFFE id; empty for a certificate that has none."""
+    """The SPIFFE id; empty for a certificate without one."""
     key: bytes = attrs.field(repr=False)
     chain: bytes = attrs.field(repr=False)
     """Leaf first, without the root."""
@@ -63,7 +65,7 @@ def shown_difference(difference: timedelta) -> str:
 
 
 def certificates_in(pem: bytes) -> tuple[bytes, ...]:
-    """Each certificate of a text, in PEM with a newline."""
+    """Each certificate of a string, in PEM with a newline."""
     return tuple(text + b"\n" for text in _CERTIFICATE.findall(pem))
 
 
@@ -126,18 +128,29 @@ KEY_TYPES = ("EC", "RSA")
 """P-256, and 2048 bits."""
 
 
-def new_key(key_type: str) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey:
+def new_key(key_type: str) -> PrivateKey:
     """A fresh key. RSA takes a tenth of a second."""
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
     return rsa.generate_private_key(65537, 2048) if key_type == "RSA" else ec.generate_private_key(ec.SECP256R1())
 
 
-def new_request(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> tuple[bytes, bytes]:
-    """The key in PEM, and a signing request for it. The request claims no name: the certificate's is who asks."""
+def new_request(key: PrivateKey, identity: str = "") -> tuple[bytes, bytes]:
+    """The key in PEM, and a signing request for it.
+
+    The request names the SPIFFE id if it is known: some CAs know it by nothing else. Its subject says no more than
+    which program made it: some CAs take no request with an empty one.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+    from cryptography.x509.oid import NameOID
 
-    request = x509.CertificateSigningRequestBuilder(x509.Name([])).sign(key, hashes.SHA256())
+    is_named = bool(identity) and identity.isascii()
+    subject = x509.Name([] if is_named else [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "mesh-pilot")])
+    builder = x509.CertificateSigningRequestBuilder(subject)
+    if is_named:
+        names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(identity)])
+        builder = builder.add_extension(names, critical=True)
+    request = builder.sign(key, hashes.SHA256())
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), request.public_bytes(Encoding.PEM)

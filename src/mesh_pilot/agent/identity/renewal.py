@@ -1,8 +1,8 @@
-"""Decides when a certificate is asked for and by what proof: no I/O, no clock of its own.
+"""Decides when a certificate is asked for and by what proof: no I/O, no clock.
 
 - A certificate is renewed at a random point between half and three quarters of its life, so that machines that started
   together do not come back together.
-- What fails is tried again for ever, with waits that double up to a limit and are random from nothing to that.
+- What fails is tried again forever, with waits that double up to a limit and are random from nothing to that.
 - One that is not in force, by a clock that is wrong or was, is asked for again each `AGAIN_SECONDS`. It takes the place
   of another only if that is not in force either.
 - A certificate that is refused (revoked, or expired) gives way to the token, at once. If that is refused, too, both are
@@ -87,7 +87,7 @@ class RenewalPlan:
         obtained = min(obtained, now.wall)
         whole = validity.ends - validity.begins
         self._over = now.monotonic + whole - (now.wall - obtained)
-        # By a clock that is wrong it has not begun, or has ended on arrival: then its life is as long as it says.
+        # By a clock that is wrong it has not begun, or ended on arrival: then its life is as long as it says.
         life = min(whole, validity.ends - obtained) if obtained < validity.ends else whole
         life = max(life, SHORTEST_LIFE_SECONDS)
         self._next = now.later(obtained + life * self._uniform(*RENEWED_BETWEEN) - now.wall)

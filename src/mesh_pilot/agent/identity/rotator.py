@@ -2,7 +2,7 @@
 
 ``RenewalPlan`` decides when and by which proof; here are the calls, the disk and the log. A certificate is used before
 it is on disk, even where the disk never takes it: the token that it was signed for may have been for one use, and a
-workload without a certificate serves nothing. Writing is done in a thread that a hanging disk may hold for ever, so it
+workload without a certificate serves nothing. Writing is done in a thread that a hanging disk may hold forever, so it
 is abandoned after a while and tried again, under a lock, and only what is still in force is written. A new key is made
 for each request: a key that somebody has read is of no use after the next renewal. No timer runs to the end of a
 certificate's life, because the wall clock may be set and the machine may sleep; both clocks are looked at now and then.
@@ -21,18 +21,16 @@ import structlog
 import trio
 
 from mesh_pilot.agent.base.observable import Observable
-from mesh_pilot.agent.identity.credentials import TokenError, token_files, token_metadata
+from mesh_pilot.agent.identity.credentials import TokenError, named_in, token_files, token_metadata
 from mesh_pilot.agent.identity.folder import CertificateFolder
 from mesh_pilot.agent.identity.material import (
     IdentityMaterial,
     MaterialError,
     new_key,
-    new_request,
-    read_material,
     shown_difference,
 )
 from mesh_pilot.agent.identity.renewal import Moment, Proof, RenewalPlan, Validity
-from mesh_pilot.agent.identity.signing import NotSigned, SigningFailure, clock_difference, request_certificate
+from mesh_pilot.agent.identity.signing import NotSigned, SigningFailure, clock_difference, signed_material
 from mesh_pilot.agent.identity.source import CertificateSource
 from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
 from mesh_pilot.net.rpc import TlsError, TlsSource
@@ -99,7 +97,7 @@ class CertificateRotator(CertificateSource):
             self._changed.set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Obtain and renew, for ever; started once what is on disk was read."""
+        """Obtain and renew, forever; started once what is on disk was read."""
         await self._load()
         task_status.started()
         async with trio.open_nursery() as nursery:
@@ -123,7 +121,7 @@ class CertificateRotator(CertificateSource):
             "certificate found",
             identity=found.material.identity,
             ends=f"{found.material.ends:%F %T}",
-            **({} if ended is None else {"note": "it has ended, or the clock is wrong"}),
+            **({} if ended is None else {"note": "it ended, or the clock is wrong"}),
         )
         self.settled.set(ended is None)
 
@@ -159,19 +157,21 @@ class CertificateRotator(CertificateSource):
             except TokenError as error:
                 self._fail(SigningFailure.PROOF, str(error), proof)
                 return
-        key, csr = await trio.to_thread.run_sync(lambda: new_request(new_key(self._credentials.key_type)))
+        held = self._material.value
+        name = held.identity if held is not None and proof is not Proof.TOKEN else named_in(metadata)
+        key = await trio.to_thread.run_sync(new_key, self._credentials.key_type)
         failures: list[NotSigned] = []
         for pilot in self._planes.addresses:
             try:
-                chain, roots = await request_certificate(
+                material = await signed_material(
                     pilot.address,
-                    csr,
+                    key,
+                    name,
                     tls=self._tls(proof),
                     server_name=self._planes.server_name,
                     metadata=metadata,
                     seconds=int(self._credentials.lifetime or 0),
                 )
-                material = read_material(key, chain, roots)
                 self._accept(material)
                 # Also at the end of the agent: the token may have been for one use.
                 with trio.move_on_after(SAVE_SECONDS, shield=True) as saving:
@@ -200,7 +200,7 @@ class CertificateRotator(CertificateSource):
         difference = await clock_difference(address, self._planes.server_name, self._clock())
         if difference is None:
             return failure
-        other = "old" if cause.reason == "expired" else "for later"
+        other = "old" if cause.reason == "expired" else "not valid yet"
         return NotSigned(failure.kind, f"{failure}: {shown_difference(difference)}, or that certificate is {other}")
 
     def _accept(self, material: IdentityMaterial) -> None:

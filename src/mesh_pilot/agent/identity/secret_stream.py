@@ -1,8 +1,8 @@
 """The SDS protocol of one stream as a pure state machine: requests and secrets in, responses out; SotW and Delta.
 
-A secret that is known but not there yet is waited for. A name that is unknown is refused: alone it ends the stream,
-beside others it is left out, and in Delta named as removed. What was refused by the client is sent again when it
-differs. Source: "xDS REST and gRPC protocol".
+The stream waits for a secret that is known but not there yet. A name that is unknown is refused: alone it ends the
+stream, next to others it is left out, and in Delta named as removed. What was refused by the client is sent again when
+it differs. Source: "xDS REST and gRPC protocol".
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 
 _NAME, _CERTIFICATE, _VALIDATION = 1, 2, 4
 _CHAIN, _KEY = 1, 2
-_TRUSTED, _CUSTOM = 1, 12
+_TRUSTED, _REVOKED, _CUSTOM = 1, 7, 12
 _FILE, _BYTES, _STRING = 1, 2, 3
 
 FILE_CERTIFICATE, FILE_ROOTS = "file-cert:", "file-root:"
-"""Begin the names of secrets that are files beside Envoy, which reads them itself: ``file-cert:chain~key``."""
+"""Begin the names of secrets that are files next to Envoy, which reads them itself: ``file-cert:chain~key``."""
 
 
 @attrs.frozen
@@ -124,13 +124,18 @@ def own_roots(body: bytes, trust_domain: str) -> bytes:
     return joined_roots(*(_inline(each.last(2)) for each in domains if each.last(1) == trust_domain.encode()))
 
 
+def revocation_lists(body: bytes) -> bytes:
+    """The revocation lists of a Secret ``ROOTCA``, in PEM; empty where it has none."""
+    return _inline(Parts(Parts(body).last(_VALIDATION)).last(_REVOKED))
+
+
 def has_roots(body: bytes, roots: bytes) -> bool:
     """True if a Secret has one of these roots, in PEM, among its own."""
     return not _bare(read_secret(body).roots).isdisjoint(_bare(roots))
 
 
 def _bare(pem: bytes) -> set[bytes]:
-    """The certificates of a text, however its lines end."""
+    """The certificates of a string, however its lines end."""
     return {b"".join(text.split()) for text in certificates_in(pem)}
 
 

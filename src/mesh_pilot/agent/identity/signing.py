@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import trio
 
 from mesh_pilot.agent.base.wire import Parts
-from mesh_pilot.agent.identity.material import difference
+from mesh_pilot.agent.identity.credentials import is_reusable
+from mesh_pilot.agent.identity.material import IdentityMaterial, difference, new_request, read_material
 from mesh_pilot.base.protowire import VARINT, WireError, field, tag, varint
 from mesh_pilot.net.rpc import AddressError, GRPCError, RpcError, Status, TlsError, TlsSource, open_channel
 from mesh_pilot.net.rpc.net import connect
 from mesh_pilot.net.rpc.tls_session import TlsSession, handshake
 
+if TYPE_CHECKING:
+    from mesh_pilot.agent.identity.material import PrivateKey
+
 PATH = "/istio.v1.auth.IstioCertificateService/CreateCertificate"
 CALL_SECONDS = 60.0
 CLOCK_SECONDS = 5.0
+
+_WANTED = re.compile(r"name exactly URI (spiffe://\S+) in it")
+"""As ``identity.signers.requests.check_names`` says it."""
 
 
 class SigningFailure(enum.Enum):
     """Kinds of failure, by what helps."""
 
     AWAY = "away"
-    """Nobody has judged the request: later, or elsewhere, it may do."""
+    """The request was not judged: it may succeed later, or elsewhere."""
     PROOF = "proof"
     """The proof is not taken."""
     UNTRUSTED = "untrusted"
@@ -36,6 +47,12 @@ class NotSigned(Exception):
         super().__init__(message)
         self.kind = kind
 
+    @property
+    def wanted(self) -> str:
+        """The SPIFFE id that the request has to name, if that is the reason; else empty."""
+        found = _WANTED.search(str(self))
+        return found[1] if found else ""
+
 
 def encode_request(csr: bytes, seconds: int) -> bytes:
     """An ``IstioCertificateRequest``; 0 seconds: what the control plane gives."""
@@ -45,6 +62,35 @@ def encode_request(csr: bytes, seconds: int) -> bytes:
 def decode_answer(message: bytes) -> list[bytes]:
     """The chain of an ``IstioCertificateResponse``: leaf, intermediates, and last the roots. Raises WireError."""
     return Parts(message).all(1)
+
+
+async def signed_material(
+    address: str,
+    key: PrivateKey,
+    name: str = "",
+    *,
+    tls: TlsSource | None,
+    server_name: str | None = None,
+    metadata: Mapping[str, str] = {},
+    seconds: int = 0,
+) -> IdentityMaterial:
+    """A certificate for a key. ``name``: the SPIFFE id, if it is known. Raises NotSigned and MaterialError.
+
+    Some CAs take it from the request. So where it is not known, and the control plane says it, the request is repeated
+    with it, unless the token may be for one use.
+    """
+    for _ in range(2):
+        pem, csr = await trio.to_thread.run_sync(new_request, key, name)
+        try:
+            chain, roots = await request_certificate(
+                address, csr, tls=tls, server_name=server_name, metadata=metadata, seconds=seconds
+            )
+            return read_material(pem, chain, roots)
+        except NotSigned as error:
+            if error.wanted in ("", name) or not is_reusable(metadata):
+                raise
+            name, refusal = error.wanted, error
+    raise refusal
 
 
 async def request_certificate(
@@ -87,7 +133,7 @@ def _kind(status: Status) -> SigningFailure:
 async def clock_difference(address: str, server_name: str | None, now: datetime) -> timedelta | None:
     """The least by which our clock is ahead of a control plane's (negative: behind), by its certificate.
 
-    That is not verified, so this is for a log line only. None if it is in force, or cannot be had.
+    That is not verified, so this is for a log line only. None if it is in force, or is not available.
     """
     import ssl
 

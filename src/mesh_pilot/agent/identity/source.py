@@ -30,6 +30,6 @@ class CertificateSource:
         """Renew soon, where that is up to us: there are other roots."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Obtain and renew, for ever; started once what is there already was read."""
+        """Obtain and renew, forever; started once what is there already was read."""
         task_status.started()
         await trio.sleep_forever()

@@ -38,7 +38,7 @@ class NftFirewall:
         run([needed("nft", "nftables"), "--check", "-f", "-"], self.text(rules))
 
     def is_applied(self) -> bool:
-        """Whether rules of ours are in force."""
+        """True if rules of ours are in force."""
         tables = run([needed("nft", "nftables"), "list", "tables"])
         return f"table {nftables.TABLE}" in tables.splitlines()
 
@@ -160,7 +160,7 @@ def _everywhere() -> list[Firewall]:
 
 
 def _holds(firewall: Firewall) -> bool:
-    """Whether our rules are in force there; none are where the kernel does not know the tool."""
+    """True if our rules are in force there; none are where the kernel does not know the tool."""
     try:
         return firewall.is_applied()
     except InterceptionError:

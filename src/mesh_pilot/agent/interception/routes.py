@@ -17,7 +17,7 @@ from mesh_pilot.agent.interception.rules import PASSTHROUGH, RuleSet
 from mesh_pilot.agent.interception.tools import find, needed, run
 
 PREFERENCE = 15006
-"""Of our routing rules, by which they are known again."""
+"""The preference of our routing rules, by which we recognize them."""
 _ANY = {4: "0.0.0.0/0", 6: "::/0"}
 
 

@@ -89,12 +89,12 @@ class PacketRule:
     mark: int | Negated | None = None
     connection_mark: int | None = None
     states: tuple[str, ...] = ()
-    """Of the connection, in iptables' capitals."""
+    """States of the connection, in iptables' capitals."""
     opens: bool = False
     """True: only of packets that open a TCP connection (SYN without ACK); such a rule has no other protocol."""
 
     def matches(self) -> Iterator[tuple[str, Any, bool]]:
-        """The things that it names beside the family: each with its value, and whether anything but that is meant."""
+        """The things that it names next to the family: each with its value, and whether anything but that is meant."""
         for name in _MATCHED:
             value = getattr(self, name)
             if name == "not_gids":

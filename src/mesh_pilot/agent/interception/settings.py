@@ -15,10 +15,10 @@ Network: TypeAlias = "ipaddress.IPv4Network | ipaddress.IPv6Network"
 Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 ALL = "*"
-AGENT_PORTS = "15020,15021,15090"
+AGENT_PORTS = "15020,15021,15090,15092"
 """Merged metrics, readiness and Envoy's metrics, which are never captured: they answer in plaintext."""
 CONSUL_PORTS = "8300-8302"
-"""Raft, and gossip over TCP in the LAN and the WAN: servers and agents have a TLS of their own."""
+"""Raft, and gossip over TCP in the LAN and the WAN: servers and agents have their own TLS."""
 INBOUND_EXCLUSIONS = f"22,{CONSUL_PORTS}"
 """Ports that are not captured besides when all inbound ports are and no exclusion is given."""
 
@@ -48,7 +48,7 @@ class PortSpan:
             first, last = int(found[1]), int(found[2] or found[1])
             if 0 < first <= last < 65536:
                 return cls(first, last)
-        raise InterceptionError(f"{text!r} is no port: write 80, 8000-8100 or several with commas between")
+        raise InterceptionError(f"{text!r} is not a port: write 80, 8000-8100 or several with commas between")
 
 
 def words(text: str) -> list[str]:
@@ -69,7 +69,7 @@ def networks(text: str) -> tuple[Network, ...]:
             found[ipaddress.ip_network(part, strict=False)] = None
         except ValueError:
             raise InterceptionError(
-                f"{part!r} is no range of addresses: write 10.0.0.0/8 or fd00::/8, several with commas between"
+                f"{part!r} is not a range of addresses: write 10.0.0.0/8 or fd00::/8, several with commas between"
             ) from None
     return tuple(found)
 
@@ -79,7 +79,7 @@ def interfaces(text: str) -> tuple[str, ...]:
     for part in words(text):
         if not re.fullmatch(r"[A-Za-z0-9_.@:-]{1,15}\+?", part) or part == "lo":
             raise InterceptionError(
-                f"{part!r} is no network interface that can be excluded: see `ip link`; eth+ stands for every eth"
+                f"{part!r} is not a network interface that can be excluded: see `ip link`; eth+ stands for every eth"
             )
     return tuple(dict.fromkeys(words(text)))
 
@@ -106,7 +106,7 @@ class Redirection:
     groups_excluded: tuple[int, ...] = ()
     interfaces_excluded: tuple[str, ...] = ()
     internal_interfaces: tuple[str, ...] = ()
-    """Of virtual machines on this one, whose connections count as outbound."""
+    """Interfaces of virtual machines on this one, whose connections count as outbound."""
     dns_port: int = 0
     """The agent's port for DNS; 0: DNS is not captured."""
     dns_servers: tuple[Address, ...] | None = None
@@ -114,9 +114,9 @@ class Redirection:
     drop_invalid: bool = False
     """Drop packets that belong to no connection, which would reset one."""
     mark: int = 1337
-    """Of packets between Envoy and the application, with TPROXY."""
+    """The mark of packets between Envoy and the application, with TPROXY."""
     route_table: int = 133
-    """Of the route for them."""
+    """The table with the route for those packets."""
     ipv4: bool = True
     ipv6: bool = False
 

@@ -45,11 +45,11 @@ def check_id(service_id: str) -> str:
 
 
 def ttl_check(service_id: str, status: str) -> dict[str, Any]:
-    """Our check in the form of a service's ``Checks``; it is in ``status`` from the first moment on."""
+    """Our check in the form of a service's ``Checks``; it is in ``status`` from the start."""
     return {
         "CheckID": check_id(service_id),
         "Name": CHECK_NAME,
-        "Notes": "of the agent beside the service: Envoy is ready, probes succeed, and it is not draining",
+        "Notes": "set by the agent next to the service: Envoy is ready, probes succeed, and it is not draining",
         "TTL": f"{TTL_SECONDS:g}s",
         "Status": status,
     }
@@ -76,7 +76,7 @@ def service_definition(written: Mapping[str, Any], node: EnvoyNode) -> dict[str,
         raise AgentError(f"the Port of the Consul service {found['Name']} is {port!r}, no port of TCP")
     tags, meta = found.get("Tags") or [], found.get("Meta") or {}
     if not isinstance(tags, list) or not isinstance(meta, Mapping):
-        raise AgentError(f"of the Consul service {found['Name']}, Tags must be a list and Meta an object")
+        raise AgentError(f"Tags of the Consul service {found['Name']} must be a list, and Meta an object")
     found["ID"] = found.get("ID") or found["Name"]
     found["Address"] = found.get("Address") or node.ip  # a sidecar takes the services at its own address
     found["Meta"], found["Tags"] = _facts(meta, tags, node)

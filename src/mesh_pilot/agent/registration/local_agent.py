@@ -88,7 +88,7 @@ class LocalConsulAgent:
             try:
                 reply.json() if method == "GET" else None
             except ValueError:
-                raise RegistrationError(f"what answers at {self._settings.address} is no Consul") from None
+                raise RegistrationError(f"what answers at {self._settings.address} is not Consul") from None
             return reply
         said = " ".join(reply.text.split())[:200]
         if reply.status_code in (401, 403):
@@ -102,7 +102,7 @@ class LocalConsulAgent:
         if self._settings.token_file is None:
             return "give a token that may service:write"
         if "not found" in said.lower():
-            return f"the token in {self._settings.token_file} has ended or was never valid: replace it"
+            return f"the token in {self._settings.token_file} ended or was never valid: replace it"
         return f"the token in {self._settings.token_file} needs service:write on it"
 
     async def _token(self) -> str:

@@ -50,13 +50,13 @@ class RegistrationStatistics:
     is_registered: bool = False
     """The service, or our check of it, is in the Consul agent as far as we know."""
     status: str = ""
-    """Of our check, as last accepted by Consul."""
+    """The status of our check, as last accepted by Consul."""
     reason: str = ""
     registrations_total: int = 0
     updates_total: int = 0
     failures_total: int = 0
     problem: str = ""
-    """Of the last call; empty if it succeeded."""
+    """The error of the last call; empty if it succeeded."""
     updated: datetime | None = None
 
 
@@ -66,7 +66,7 @@ class ConsulRegistration:
     def __init__(
         self, settings: AgentSettings, health: Observable[ApplicationHealth | None], ready: Observable[bool]
     ) -> None:
-        """``health``: of the application; ``ready``: of Envoy. Raises AgentError for a definition that is none."""
+        """``health``: of the application; ``ready``: of Envoy. Raises AgentError for an invalid definition."""
         consul = settings.consul
         self._definition: dict[str, Any] | None = None
         if consul.service is not None:
@@ -82,14 +82,14 @@ class ConsulRegistration:
         """Our check was passing when we started: it stays so until probes have decided."""
         self._verified = float("-inf")
         self._may_differ = any(value for key, value in (self._definition or {}).items() if key not in COMPARED_KEYS)
-        """The definition has fields that are not compared with what is registered: Consul gets them anew once."""
+        """The definition has fields that are not compared with what is registered: Consul gets them again once."""
         self._known = RegistrationStatistics(self._id)
 
     def statistics(self) -> RegistrationStatistics:
         return attrs.evolve(self._known)
 
     async def run(self) -> None:
-        """Register and renew, for ever. Cancelled, it leaves the service as it is."""
+        """Register and renew, forever. Cancelled, it leaves the service as it is."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._health.follow, self._wake_up)
             nursery.start_soon(self._ready.follow, self._wake_up)
@@ -117,7 +117,7 @@ class ConsulRegistration:
                 succeeded = await self._sync()
             await self._until_gone()
         if waiting.cancelled_caught:
-            effect = "callers may still come; the drain goes on"
+            effect = "callers may still come; the drain continues"
             log.warning("consul not told of the drain", service=self._id, reason=self._known.problem, effect=effect)
             return
         await trio.sleep(SETTLE_SECONDS)
@@ -209,7 +209,7 @@ class ConsulRegistration:
             elif not await self._agent.check_status(check_id(self._id)):
                 why = "our check is missing"
             elif self._may_differ:
-                why = "its checks and further fields may differ"
+                why = "checks and further fields may differ"
             else:
                 return
         except UnknownToConsul:

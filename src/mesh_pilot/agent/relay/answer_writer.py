@@ -26,7 +26,7 @@ COALESCE_SECONDS = 0.3
 """Answers accepted within this time are written together: the first answers of an Envoy come as dozens."""
 RETRY_SECONDS = 5.0
 MAX_WAITING = 32 * 1024 * 1024
-"""Bytes of answers that wait for a disk that takes none; then they are let go."""
+"""Bytes of answers that wait while the disk takes none; beyond that they are dropped."""
 LARGE = 1024 * 1024
 """Bytes of answers after which freed memory is given back: with 1,000 clusters of 100 endpoints, 7 MB of 55 MB."""
 REPEAT_SECONDS = 300.0
@@ -68,7 +68,7 @@ class AnswerWriter:
         self._thread = trio.CapacityLimiter(1)
         self._said_at: float | None = None
         self.known = AnswersStatistics(0, 0)
-        """Of the file, as it was last written or read."""
+        """The statistics of the file, as it was last written or read."""
 
     def __repr__(self) -> str:
         return f"<AnswerWriter of {self._answers!r}, {len(self._waiting)} waiting>"
@@ -83,7 +83,7 @@ class AnswerWriter:
         self._arrived.set()
 
     async def run(self) -> None:
-        """Write, for ever; at the end, what waits. What a disk does not take is tried again."""
+        """Write, forever; at the end, what waits. What a disk does not take is tried again."""
         await self.look()
         try:
             while True:
@@ -111,7 +111,7 @@ class AnswerWriter:
                 self._arrived.set()
                 self._say("answers are not kept; they are tried again", error)
                 return False
-            except Exception:  # of these answers or ours, which another try would not mend
+            except Exception:  # of these answers or ours, which another try would not fix
                 log.exception("answers are not kept", types=sorted({each.head.type_url for each in waiting}))
                 return True
             self._said_at = None

@@ -53,7 +53,7 @@ class AcceptedResponse:
     protocol: XdsProtocol
     response: ResponseParts
     is_full: bool
-    """Whether what is not in it is gone."""
+    """True if what is not in it is gone."""
 
 
 @attrs.frozen
@@ -162,7 +162,7 @@ class Answers:
         if found != "ok":
             raise sqlite3.DatabaseError(f"it is damaged: {found}")
         if (kept := _fact(database, "format")) != str(FORMAT):
-            raise sqlite3.DatabaseError(f"its format is {kept}, this version's is {FORMAT}")
+            raise sqlite3.DatabaseError(f"the format is {kept}, this version's is {FORMAT}")
         if (proxy := _fact(database, "proxy")) != self._proxy:
             log.warning("kept answers are of another proxy and are dropped", of=proxy, this=self._proxy)
             with _transaction(database):
@@ -172,7 +172,7 @@ class Answers:
                 _set_fact(database, "proxy", self._proxy)
 
     def _connect_to_read(self) -> sqlite3.Connection:
-        """Read-only, and without the files beside it that SQLite would make."""
+        """Read-only, and without the files next to it that SQLite would make."""
         wal = self._path.with_name(f"{self._path.name}-wal")
         unread = wal.exists() and wal.stat().st_size > 0
         uri = f"{self._path.absolute().as_uri()}?mode=ro{'' if unread else '&immutable=1'}"

@@ -4,7 +4,7 @@ A *link* is a connection, from the attempt on; it is ready once a request on it 
 What happens to links is told to the machine; ``decide`` answers what to do next, ``wake_at`` when to ask again.
 
 - Nearest first. Among those of one distance the order is drawn by lot, so that a fleet spreads.
-- While none is used, the next is tried when one fails, or has not answered for a moment; the first that answers is
+- While none is used, the next is tried when one fails, or has not answered for a while; the first that answers is
   used.
 - One that fails is tried again after a random part of a time that doubles (full jitter).
 - While one is used, only nearer ones are tried, now and then. One that answers is used once it has stayed connected
@@ -27,7 +27,7 @@ class Timings:
     """Seconds."""
 
     stagger: float = 1.0
-    """An attempt may take this long before the next control plane is tried beside it."""
+    """An attempt may take this long before the next control plane is tried next to it."""
     first_delay: float = 0.3
     """The most that is waited after a first failure; it doubles with each."""
     short_delay: float = 1.0
@@ -88,7 +88,7 @@ class _Link:
     number: int
     plane: _Plane
     since: float
-    """Of the attempt; once it is ready, of that; once it is used, of that."""
+    """The start of the attempt; then the time when it became ready; then the time since it is used."""
     is_ready: bool = False
     is_leaving: bool = False
     has_answered: bool = False
@@ -125,7 +125,7 @@ class Choice:
 
     @property
     def is_away(self) -> bool:
-        """Whether none is used, and each was tried in vain since one worked: one that refuses all calls does not."""
+        """True if none is used, and each was tried in vain since one worked: one that refuses all calls does not."""
         return self._used is None and all(plane.has_failed for plane in self._planes)
 
     # -- what happens

@@ -6,9 +6,9 @@
 An Envoy that starts gets everything that it asks for. One that comes back with what it has keeps that: nothing on disk
 is newer. It gets only what it lacks, such as the endpoints of a cluster that warms.
 
-A name that the disk lacks would be waited for. For an Envoy that has nothing of the type, which waits for it before it
-takes traffic, and where resources are asked for on demand, the answer is that there is none; else the Envoy may
-have an older resource in service, and waits.
+An Envoy would wait for a name that the disk lacks. One that has nothing of the type waits for it before it takes
+traffic: it is told that the resource does not exist. So is one that asks for resources on demand. Any other may have
+an older resource in service, and waits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ON_DEMAND = frozenset((CLUSTER, VIRTUAL_HOST))
 
 WITHOUT_CONTENT = frozenset((ENDPOINT, ROUTE, SECRET))
 """Types of which a resource with only a name is sent where there is none: State of the World cannot say that. It is
-valid, or refused (a secret), and in both cases waited for no more."""
+valid, or refused (a secret), and in both cases Envoy stops waiting."""
 
 
 @attrs.frozen
@@ -40,7 +40,7 @@ class Lookup:
     held: Mapping[str, str] = attrs.field(factory=dict)
     """The versions of those that it has."""
     has_none: bool = True
-    """Whether the client has nothing of the type."""
+    """True if the client has nothing of the type."""
 
 
 @attrs.define
@@ -119,7 +119,7 @@ class OfflineStream:
 
     @staticmethod
     def _is_of_use(wanted: Lookup, answer: KeptResource) -> bool:
-        """Whether the client lacks it. It may wait for endpoints that it has: those of a cluster that was replaced."""
+        """True if the client lacks it. It may wait for endpoints that it has: those of a cluster that was replaced."""
         held = wanted.held.get(answer.name)
         return held is None or (wanted.type_url == ENDPOINT and held == answer.version)
 

@@ -85,7 +85,7 @@ class Connected:
     pilot: Pilot
     channel: Channel
     link: int = 0
-    """Its number, for ``Planes``."""
+    """The number of the link, for ``Planes``."""
 
 
 @attrs.define(eq=False)
@@ -176,7 +176,7 @@ class Planes:
         )
 
     async def run(self) -> None:
-        """Connect, watch, fail over, and come back, for ever. If cancelled, all channels are closed.
+        """Connect, watch, fail over, and come back, forever. If cancelled, all channels are closed.
 
         It may be run again after an exception: no link is left then.
         """
@@ -266,7 +266,7 @@ class Planes:
                 except OSError as error:  # of a name that does not resolve
                     reason = f"{pilot.address}: {error.strerror or error}"
                 except UnicodeError:
-                    reason = f"{pilot.address}: this is no name of a host"
+                    reason = f"{pilot.address}: this is not a name of a host"
                 except Exception as error:  # what one control plane causes costs no other
                     reason = f"{pilot.address}: {error}"
                     log.exception("internal error with a control plane; trying others", address=pilot.address)

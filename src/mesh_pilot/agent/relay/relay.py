@@ -1,9 +1,9 @@
 """Envoy's ADS, passed through as bytes while a control plane is connected, answered from disk while none is.
 
-An Envoy's stream is joined to a stream of its own at the control plane. Messages are taken from one and given to the
+An Envoy's stream is joined to its own stream at the control plane. Messages are taken from one and given to the
 other as they are, one at a time: a slow Envoy slows the control plane down by HTTP/2's flow control, and nothing piles
 up here. When the control plane's stream ends, or another control plane takes over, Envoy's ends with the same status.
-Envoy comes back by itself, within half a second, and says what it has; that needs no memory here, and no numbers of
+Envoy comes back on its own, within half a second, and says what it has; that needs no memory here, and no numbers of
 one control plane reach another.
 """
 
@@ -35,22 +35,22 @@ RawStream = ServerStream[bytes, bytes]
 RawCall = ClientCall[bytes, bytes]
 
 PATIENCE_SECONDS = 5.0
-"""How long a new stream waits for a control plane; not at all while each was tried in vain."""
+"""The time that a new stream waits for a control plane; 0 while every one was tried in vain."""
 ANSWER_SECONDS = 10.0
-"""How long a control plane may take for its first answer to an Envoy that has nothing, if the disk has answers."""
+"""The time that a control plane may take for its first answer to an Envoy that has nothing, if the disk has answers."""
 START_SECONDS = 30.0
-"""How long the disk serves an Envoy that waited for that in vain, whatever can be connected to meanwhile: it would
-start with a part of what it needs, and wait for the rest."""
+"""The time for which the disk serves an Envoy that did not get that answer, even if a control plane can be reached
+again: otherwise the Envoy would start with a part of what it needs, and wait for the rest."""
 SETTLED_SECONDS = 60.0
 """A stream that is this old subscribes to all that its Envoy needs."""
 TEND_SECONDS = 600.0
-"""Between looks at what is on disk for nobody."""
+"""The interval between looks for what is on disk and no longer needed."""
 CONFIRM_SECONDS = 60.0
 
 
 @attrs.define
 class RelayStatistics:
-    """For metrics and debug pages."""
+    """The state of the relay, for metrics and debug pages."""
 
     streams: int = 0
     """Envoy's streams that are open."""
@@ -79,7 +79,7 @@ class _Passed:
     status: Status | None = None
     message: str | None = None
     is_late: bool = False
-    """Whether it has ended because the control plane has not answered."""
+    """True if it ended because the control plane has not answered."""
 
 
 class Relay:
@@ -266,10 +266,10 @@ class Relay:
     async def _serve_offline(
         self, call: RawStream, protocol: XdsProtocol, requests: list[bytes], least_seconds: float
     ) -> None:
-        """Answer from disk until a control plane is back; the stream ends then, and Envoy goes on there.
+        """Answer from disk until a control plane is back; the stream ends then, and Envoy continues there.
 
         It does not end for that within ``least_seconds``, nor before what Envoy has asked so far is answered: a
-        control plane that takes connections and refuses streams is back every other moment.
+        control plane that takes connections and refuses streams is back again and again.
         """
         self._counts.offline += 1
         self._counts.offline_streams_total += 1
@@ -331,7 +331,7 @@ class Relay:
 
 
 def _has_nothing(request: bytes, protocol: XdsProtocol) -> bool:
-    """Whether a first request comes from an Envoy that has nothing of its type."""
+    """True if a first request comes from an Envoy that has nothing of its type."""
     try:
         read = read_request(request, protocol)
     except (WireError, UnicodeDecodeError):

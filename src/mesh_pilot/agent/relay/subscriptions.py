@@ -1,6 +1,6 @@
 """The agent's own xDS stream: what it asks the control plane for itself, and what it reports.
 
-It is a stream beside Envoy's, on the same connection, with the same node and metadata ``AGENT`` (the agent's version).
+It is a stream next to Envoy's, on the same connection, with the same node and metadata ``AGENT`` (the agent's version).
 It is State of the World, as that of Istio's agents. Its own stream, and not requests slipped into Envoy's, because that
 one has Envoy's nonces and its pace. Each answer is checked before it replaces the last one, and refused otherwise, so
 that a control plane learns of it; the last ones are on disk, since DNS and the bootstrap need them before any control
@@ -46,7 +46,7 @@ _INTERNAL = 13
 """The code of an unhealthy report, as Istio's agent sends it."""
 
 _CHECKSUM_TAG = tag(3, FIXED32)
-"""Of the checksum at the end of a kept answer."""
+"""The tag of the checksum at the end of a kept answer."""
 
 SAME_LINE_SECONDS = 600.0
 ROOTS = "ROOTCA"
@@ -78,7 +78,7 @@ class ApplicationHealth:
 
 @attrs.frozen
 class SubscriptionsStatistics:
-    """For metrics and debug pages."""
+    """The state of the subscriptions, for metrics and debug pages."""
 
     connected: bool
     names: int
@@ -133,7 +133,7 @@ class Subscriptions:
         return SubscriptionsStatistics(self._connected, len(self.name_table.value or ()), self._answers, self._reports)
 
     async def run(self) -> None:
-        """Subscribe, again on each new connection, for ever."""
+        """Subscribe, again on each new connection, forever."""
         await self.restore()
         backoff = Backoff()
         while True:
@@ -149,7 +149,7 @@ class Subscriptions:
 
     def _say_ended(self, address: str, reason: str, *, was_answered: bool) -> None:
         if was_answered:
-            log.info("the agent's own stream has ended", address=address, reason=reason)
+            log.info("the agent's own stream ended", address=address, reason=reason)
         elif self._lines.admit(f"{address} {reason}", trio.current_time()) is not None:
             log.warning("the agent's own stream is refused", address=address, reason=reason, effect="it is tried again")
 
@@ -230,14 +230,14 @@ class Subscriptions:
                     version = await self._take_in_response(response)
                 except (WireError, UnicodeDecodeError) as unreadable:
                     error = f"the {head.type_url.rpartition('.')[2]} {unreadable}"
-                    log.warning("an answer to the agent is refused; the last one stays in force", reason=error)
+                    log.warning("an answer to the agent is refused; the last one is kept", reason=error)
                 async with sending:
                     await call.send_message(_request(head.type_url, version=version, nonce=head.nonce, error=error))
         except (GRPCError, StreamTerminatedError) as ended:
             return _why_ended(ended)
         except (WireError, UnicodeDecodeError) as unreadable:
             return f"a response {unreadable}"
-        return "the control plane has ended it"
+        return "the control plane ended it"
 
     async def _take_in_response(self, response: bytes) -> str:
         """Take in an answer, and keep it; returns its version."""

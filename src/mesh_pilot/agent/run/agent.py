@@ -40,14 +40,23 @@ from mesh_pilot.agent.relay.node_message import encode_node
 from mesh_pilot.agent.relay.planes import Planes
 from mesh_pilot.agent.relay.relay import Relay
 from mesh_pilot.agent.relay.subscriptions import Subscriptions, hello
-from mesh_pilot.agent.run.bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
+from mesh_pilot.agent.run.bootstrap import (
+    agent_bootstrap,
+    envoy_settings,
+    exports_of,
+    resource_node,
+    termination_drain_seconds,
+)
 from mesh_pilot.agent.settings import AgentError, AgentSettings
+from mesh_pilot.agent.status.pushing import AgentPush, resource_of
+from mesh_pilot.agent.status.secure_metrics import SecureMetrics
 from mesh_pilot.agent.status.server import StatusServer
 from mesh_pilot.agent.traffic.reporter import TrafficReporter
 from mesh_pilot.base.containment import PartSupervisor, leaves, until_done
 from mesh_pilot.base.output import dropped_lines
 from mesh_pilot.identity.trust.private_files import own_folder
 from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.net.otlp.values import Value
 from mesh_pilot.net.rpc import AddressError, Servable, serve
 
 if TYPE_CHECKING:
@@ -112,6 +121,7 @@ class ProxyAgent:
         self._dns = self._make_dns()
         self._shown: IdentityMaterial | None = None
         """The certificate that control planes have seen, or will with the next connection."""
+        self.exports = Observable(exports_of(settings))
         parts: dict[str, Callable[[], object]] = {"dns": self._dns.statistics} if self._dns is not None else {}
         self.status = StatusServer(
             settings,
@@ -126,6 +136,8 @@ class ProxyAgent:
                 "health": self.health.statistics,
                 **({"registration": self.registration.statistics} if self.registration is not None else {}),
                 **self._traffic_statistics(),
+                "secure_metrics": lambda: self.secure_metrics.statistics(),
+                "metrics_push": lambda: self.metrics_push.statistics(),
                 "upkeep": self.upkeep.statistics,
                 "output": lambda: {"dropped_lines_total": dropped_lines()},
             },
@@ -134,7 +146,10 @@ class ProxyAgent:
             quit=self._quit.set,
             why_not_ready=lambda: self.envoy.why_not_ready,
             metrics_filter=lambda: metrics_filter(self.bootstrap.value),
+            exports=lambda: self.exports.value,
         )
+        self.secure_metrics = SecureMetrics(self.exports, self.status.metrics, self.identity)
+        self.metrics_push = AgentPush(self.exports, self.status.metrics, self._resource, self.identity.http_client_tls)
         self.bootstrap: Observable[Mapping[str, Any]] = Observable({})
         self._patches = ChosenPatches()
 
@@ -161,6 +176,8 @@ class ProxyAgent:
             await self._start_asking(nursery)
             await self._take_proxy_config(self.subscriptions.proxy_config.value)
             self._keep(nursery, "bootstrap", self._follow_proxy_config)
+            self._keep(nursery, "secure metrics", self.secure_metrics.run)
+            self._keep(nursery, "metrics push", self.metrics_push.run)
             self._keep(nursery, "health", self.health.run)
             if self.traffic is not None:
                 self._keep(nursery, "traffic", self.traffic.run)
@@ -265,7 +282,7 @@ class ProxyAgent:
             nursery.start_soon(self.subscriptions.root_secret.follow, self.identity.set_root_secret)
 
     async def _follow_proxy_config(self) -> None:
-        """Make Envoy's bootstrap anew when the control plane's part of it changes."""
+        """Make Envoy's bootstrap again when the control plane's part of it changes."""
         async for proxy_config in self.subscriptions.proxy_config.changes():
             try:
                 await self._take_proxy_config(proxy_config)
@@ -274,6 +291,7 @@ class ProxyAgent:
 
     async def _take_proxy_config(self, proxy_config: bytes | None) -> None:
         """Raises AgentError for a bootstrap that cannot be made."""
+        self.exports.set(exports_of(self._settings, proxy_config))
         settings = envoy_settings(self._settings, proxy_config)
 
         async def why_refused(patches: Sequence[BootstrapPatch]) -> str:
@@ -289,6 +307,9 @@ class ProxyAgent:
         if self.traffic is None:
             return {}
         return {"traffic": self.traffic.statistics, "load_reports": self.traffic.load_reports.statistics}
+
+    def _resource(self) -> Mapping[str, Value]:
+        return resource_of(resource_node(self._settings, self.subscriptions.proxy_config.value))
 
     def _bootstrap_statistics(self) -> BootstrapStatistics:
         chosen = self._patches
@@ -318,7 +339,7 @@ class ProxyAgent:
             reason = await self_test([*own_command(), "--check"])
             if not reason:
                 break
-            log.error("another version is not executed: it would not start; this one goes on", reason=reason)
+            log.error("another version is not executed: it would not start; this one continues", reason=reason)
             self.status.keep_connections(True)
             nursery.start_soon(until_done, "service manager", self._tell_when_ready)
         if self._quit.is_set():

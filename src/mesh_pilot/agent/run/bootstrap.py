@@ -41,6 +41,7 @@ from mesh_pilot.agent.bootstrap.static_resources import (
 )
 from mesh_pilot.agent.identity.credentials import serves_secrets
 from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentError, AgentSettings, EnvoySettings
+from mesh_pilot.agent.status.exports import MetricsExports, read_exports
 from mesh_pilot.base.protowire import WireError
 from mesh_pilot.base.reading import as_object
 from mesh_pilot.istio.meaning.durations import read_duration
@@ -134,8 +135,34 @@ def envoy_settings(settings: AgentSettings, from_plane: bytes | None = None) -> 
     )
 
 
+def exports_of(settings: AgentSettings, from_plane: bytes | None = None) -> MetricsExports:
+    """How metrics leave the machine."""
+    ports = settings.ports
+    taken = {
+        ports.admin: "Envoy's admin port",
+        ports.status: "--status-port",
+        ports.readiness: "--readiness-port",
+        ports.prometheus: "--prometheus-port",
+        ports.dns: "--dns-port",
+        **dict.fromkeys((15001, 15006, 15008), "Envoy's"),
+    }
+    taken.pop(0, None)
+
+    def refuse(name: str, reason: str) -> None:
+        field = name if name.startswith("-") else f"{METADATA}.{name}"
+        log.warning("a field of the proxy config is refused", reason=f"{field}: {reason}", effect="it is left out")
+
+    config = _effective(settings, from_plane)
+    return read_exports(settings.exports, config.get(METADATA, {}), taken, refuse)
+
+
+def resource_node(settings: AgentSettings, from_plane: bytes | None = None) -> EnvoyNode:
+    """The node as the control plane knows it, for the attributes of metrics."""
+    return with_metadata(settings.node, _effective(settings, from_plane))
+
+
 def termination_drain_seconds(settings: AgentSettings, from_plane: bytes | None = None) -> float:
-    """How long the drain at the end takes."""
+    """The time that the drain at the end takes."""
     return seconds(_effective(settings, from_plane), "terminationDrainDuration", TERMINATION_DRAIN_SECONDS)
 
 

@@ -53,7 +53,7 @@ def metric_lines(part: str, statistics: object) -> Iterator[str]:
             numbers = {str(key): _number(each) for key, each in list(value.items())[:_MOST_KEYS]}
             known = {key: number for key, number in numbers.items() if number is not None}
             if known:
-                yield f"# TYPE {PREFIX}_{name} untyped"
+                yield _type(name)
             for key, number in known.items():
                 yield f'{PREFIX}_{name}{{key="{key.translate(_ESCAPES)}"}} {_text(number)}'
         else:
@@ -84,9 +84,13 @@ def process_numbers() -> dict[str, float]:
     return found
 
 
+def _type(name: str) -> str:
+    return f"# TYPE {PREFIX}_{name} {'counter' if name.endswith('_total') else 'untyped'}"
+
+
 def _metric(name: str, number: float | None) -> Iterator[str]:
     if number is not None:
-        yield f"# TYPE {PREFIX}_{name} untyped"
+        yield _type(name)
         yield f"{PREFIX}_{name} {_text(number)}"
 
 

@@ -33,7 +33,7 @@ class AppProbeStatistics:
 
     probes: int
     answers_total: Mapping[str, int]
-    """By result: ``healthy`` or ``unhealthy``."""
+    """Answers by result: ``healthy`` or ``unhealthy``."""
 
 
 class AppProbes:
@@ -91,7 +91,7 @@ def _parsed(probes: Mapping[str, Any]) -> list[tuple[str, ProbeSettings]]:
         try:
             if not _PATH.fullmatch(path):
                 raise ProbeError(
-                    f"{key} is no path of the form /app-health/NAME/livez, .../readyz or .../startupz, nor"
+                    f"{key} is not a path of the form /app-health/NAME/livez, .../readyz or .../startupz, nor"
                     " /app-lifecycle/NAME/prestopz or .../poststartz"
                 )
             probe = parse_probe(settings, key)
@@ -99,5 +99,5 @@ def _parsed(probes: Mapping[str, Any]) -> list[tuple[str, ProbeSettings]]:
                 raise ProbeError(f"{key} has a command; httpGet, tcpSocket and grpc can be served")
             found.append((path, probe))
         except ProbeError as error:
-            log.warning("bad probe", of="ISTIO_KUBE_APP_PROBERS", reason=str(error), effect="its path answers 404")
+            log.warning("bad probe", of="ISTIO_KUBE_APP_PROBERS", reason=str(error), effect="the path answers 404")
     return found

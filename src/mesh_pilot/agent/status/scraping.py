@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote
 
@@ -71,14 +72,14 @@ def application_targets(settings: Mapping[str, Any], ports: Ports) -> tuple[Scra
         return ()
     targets = settings.get("targets") or [settings]
     if not isinstance(targets, Sequence) or not all(isinstance(target, Mapping) for target in targets):
-        raise ScrapeError("targets is no list of objects with port and path")
+        raise ScrapeError("targets is not a list of objects with port and path")
     return tuple(_target(target, ports) for target in targets)
 
 
 def _target(settings: Mapping[str, Any], ports: Ports) -> ScrapeTarget:
     text, path = str(settings.get("port") or "80"), str(settings.get("path") or "/metrics")
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-        raise ScrapeError(f"port {text!r} is no port of TCP")
+        raise ScrapeError(f"port {text!r} is not a port of TCP")
     ours = {15001: "Envoy's", 15006: "Envoy's", 15008: "Envoy's", ports.admin: "Envoy's admin port"}
     ours |= {ports.status: "the agent's own", ports.prometheus: "Envoy's metrics, which are on the page already"}
     if int(text) in ours:
@@ -153,25 +154,48 @@ class MergedMetrics:
         """
         async with self._places:
             with trio.move_on_after(_MOST_SECONDS):
-                self._scrapes += 1
                 seconds = scrape_seconds(headers.get("x-prometheus-scrape-timeout-seconds", ""))
                 deadline = trio.current_time() + seconds
                 takes_open = accepts_openmetrics(headers.get("accept", ""))
-                pages = [_Page(target) for target in (*self._envoy(query), *self._application)]
-                try:
-                    async with trio.open_nursery() as nursery:
-                        # What does not even begin to answer leaves half of the time to the others.
-                        nursery.cancel_scope.deadline = deadline - seconds / 2
-                        for page in pages:
-                            nursery.start_soon(self._open, page, takes_open, headers.get("user-agent", ""))
+                async with self._opened(query, deadline, takes_open, headers.get("user-agent", "")) as pages:
                     await self._merge(pages, takes_open, deadline, start, send)
-                finally:
-                    with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
-                        for page in pages:
-                            if page.response is not None:
-                                await page.response.aclose()
                 return True
         return False
+
+    async def collect(self, take: Callable[[ScrapeTarget | None, bytes], Awaitable[None]]) -> None:
+        """Each page on its own, in Prometheus' text format: ``take`` gets whole lines. None stands for the agent."""
+        async with self._places:
+            deadline = trio.current_time() + DEFAULT_SECONDS
+            async with self._opened("", deadline, False, "") as pages:
+                for page in pages:
+                    whole = Exposition(openmetrics=False)
+
+                    async def send(data: bytes, page: _Page = page) -> None:
+                        await take(page.target, data)
+
+                    await self._copy(page, whole, deadline, send)
+                    self._left_out += whole.left_out
+            await take(None, agent_metrics(self._parts))
+
+    @asynccontextmanager
+    async def _opened(
+        self, query: str, deadline: float, takes_open: bool, user_agent: str
+    ) -> AsyncIterator[Sequence[_Page]]:
+        """The pages of Envoy and the application, as far as they begin to answer."""
+        self._scrapes += 1
+        pages = [_Page(target) for target in (*self._envoy(query), *self._application)]
+        try:
+            async with trio.open_nursery() as nursery:
+                # What does not even begin to answer leaves half of the time to the others.
+                nursery.cancel_scope.deadline = (trio.current_time() + deadline) / 2
+                for page in pages:
+                    nursery.start_soon(self._open, page, takes_open, user_agent)
+            yield pages
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                for page in pages:
+                    if page.response is not None:
+                        await page.response.aclose()
 
     async def _merge(
         self,
@@ -187,22 +211,28 @@ class MergedMetrics:
         whole = Exposition(openmetrics=bool(version))
         await start(f"{_OPENMETRICS}; version={version}; charset=utf-8" if version else TEXT)
         for page in pages:
-            if page.response is None:
-                self._failed(page.target, page.failure)
-                continue
-            part = whole.part(openmetrics=bool(page.openmetrics), of_envoy=page.target.source == ENVOY)
-            pieces = page.response.aiter_bytes()
-            try:
-                while (piece := await _next(pieces, deadline)) is not None:
-                    if data := part.feed(piece):
-                        await send(data)
-                if data := part.end():
-                    await send(data)
-            except (_SourceError, ExpositionError) as error:
-                self._failed(page.target, str(error))
+            await self._copy(page, whole, deadline, send)
         self._left_out += whole.left_out
         own = whole.part(openmetrics=False)
         await send(own.feed(agent_metrics(self._parts)) + whole.end())
+
+    async def _copy(
+        self, page: _Page, whole: Exposition, deadline: float, send: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Pass on a page, piece by piece."""
+        if page.response is None:
+            self._failed(page.target, page.failure)
+            return
+        part = whole.part(openmetrics=bool(page.openmetrics), of_envoy=page.target.source == ENVOY)
+        pieces = page.response.aiter_bytes()
+        try:
+            while (piece := await _next(pieces, deadline)) is not None:
+                if data := part.feed(piece):
+                    await send(data)
+            if data := part.end():
+                await send(data)
+        except (_SourceError, ExpositionError) as error:
+            self._failed(page.target, str(error))
 
     def _envoy(self, query: str) -> tuple[ScrapeTarget, ...]:
         if not self._admin:
@@ -260,6 +290,6 @@ async def _next(pieces: AsyncIterator[bytes], deadline: float) -> bytes | None:
         with trio.fail_at(deadline):
             return await anext(pieces, None)
     except trio.TooSlowError:
-        raise _SourceError("its page did not end in time") from None
+        raise _SourceError("the page did not end in time") from None
     except httpx.HTTPError as error:
         raise _SourceError(f"{type(error).__name__} {error}".strip()) from None

@@ -18,11 +18,23 @@ import trio
 from mesh_pilot import __version__
 from mesh_pilot.agent.base.handover import Handover
 from mesh_pilot.agent.base.observable import Observable
+from mesh_pilot.agent.bootstrap.configured import LOCAL_METRICS
 from mesh_pilot.agent.health.checks import ApplicationAddress, CheckRunner
 from mesh_pilot.agent.relay.subscriptions import NameRow
 from mesh_pilot.agent.settings import AgentError, AgentSettings
 from mesh_pilot.agent.status.agent_metrics import Parts, fields_of
 from mesh_pilot.agent.status.app_probes import PREFIX, AppProbes
+from mesh_pilot.agent.status.asgi import (
+    GET,
+    METRICS_PATHS,
+    Receive,
+    Send,
+    answer,
+    answer_method,
+    answer_metrics,
+    headers_of,
+)
+from mesh_pilot.agent.status.exports import MetricsExports
 from mesh_pilot.agent.status.scraping import MergedMetrics, ScrapeError, ScrapeTarget, application_targets
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.net.http.connection import HttpLimits, Message
@@ -34,16 +46,12 @@ log = structlog.get_logger(scope="agent")
 _GRACE_SECONDS = 2.0
 _LIMITS = HttpLimits(connections=100)
 _PASSED_BY = ("127.0.0.6", "::6")
-_TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
 _DEBUG_INDEX = """\
 /debug/state           what every part of the agent says, as text
 /debug/statistics      the same in JSON
 /debug/ndsz            the table of names, as the control plane sent it, in JSON
 """
-
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 
 class StatusServer:
@@ -59,9 +67,10 @@ class StatusServer:
         quit: Callable[[], None],
         why_not_ready: Callable[[], str] = lambda: "Envoy is not ready",
         metrics_filter: Callable[[], str] = lambda: "",
+        exports: Callable[[], MetricsExports] = MetricsExports,
     ) -> None:
         """``ready`` and ``why_not_ready``: of Envoy. ``quit`` ends the agent as SIGTERM does. ``metrics_filter``: see
-        ``MergedMetrics``."""
+        ``MergedMetrics``. ``exports``: where metrics may go."""
         self._settings = settings
         self._ready = ready
         self._name_table = name_table
@@ -77,11 +86,12 @@ class StatusServer:
         self._server = HttpServer(self, port="status", limits=_LIMITS)
         self._parts = {**parts, "http": self._server.statistics, "app_probes": self._probes.statistics}
         admin = f"127.0.0.1:{settings.ports.admin}"
-        self._metrics = MergedMetrics(admin, self._scraped(), self._parts, metrics_filter)
-        self._parts["metrics"] = self._metrics.statistics
+        self._exports = exports
+        self.metrics = MergedMetrics(admin, self._scraped(), self._parts, metrics_filter)
+        self._parts["metrics"] = self.metrics.statistics
 
     def keep_connections(self, keeps: bool) -> None:
-        """Whether connections outlive an answer; not so shortly before the end, so that no request meets their end."""
+        """True if connections outlive an answer; not so shortly before the end, so that no request meets their end."""
         self._server.keeps_connections = keeps
 
     async def open(self, handover: Handover | None = None) -> Sequence[trio.SocketListener]:
@@ -104,18 +114,18 @@ class StatusServer:
         path, method = scope["path"], scope["method"]
         handler = _PAGES.get(path)
         if path in self._probes:
-            handler = _GET, StatusServer._app_health
+            handler = GET, StatusServer._app_health
         if handler is None:
             text = "no such page\n"
             if path.startswith(PREFIX):
                 text = f"no probe of this path is in ISTIO_KUBE_APP_PROBERS: {path}\n"
-            await _answer(send, 404, text)
+            await answer(send, 404, text)
             return
         methods, page = handler
         if page in _LOCAL and not _is_local(scope):
-            await _answer(send, 403, "only for programs on this machine, at 127.0.0.1 or ::1\n")
+            await answer(send, 403, "only for programs on this machine, at 127.0.0.1 or ::1\n")
         elif method not in methods:
-            await _answer(send, 405, f"use {methods[0]}\n", headers=[("allow", ", ".join(methods))])
+            await answer_method(send, methods)
         else:
             await page(self, scope, send)
 
@@ -131,31 +141,25 @@ class StatusServer:
                 log.warning("proxy not ready", reason=reason)
             else:
                 log.info("proxy ready")
-        await _answer(send, 503 if reason else 200, f"{reason or 'ready'}\n")
+        await answer(send, 503 if reason else 200, f"{reason or 'ready'}\n")
 
     async def _merged_metrics(self, scope: Message, send: Send) -> None:
-        async def start(content_type: str) -> None:
-            headers = [(b"content-type", content_type.encode())]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-
-        async def piece(data: bytes) -> None:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-
-        query = scope["query_string"].decode("ascii", "replace")
-        if await self._metrics.write(_headers(scope), query, start, piece):
-            await send({"type": "http.response.body", "body": b""})
+        if self._exports().local_only and not _is_local(scope):
+            await answer(send, 403, f"only for programs on this machine, at 127.0.0.1 or ::1 ({LOCAL_METRICS})\n")
+        else:
+            await answer_metrics(self.metrics, scope, send)
 
     async def _app_health(self, scope: Message, send: Send) -> None:
-        answer = await self._probes.answer(scope["path"], _headers(scope))
-        await _answer(send, answer.status, answer.body)
+        found = await self._probes.answer(scope["path"], headers_of(scope))
+        await answer(send, found.status, found.body)
 
     async def _quitquitquit(self, scope: Message, send: Send) -> None:
-        await _answer(send, 200, "OK")
+        await answer(send, 200, "OK")
         log.info("asked to quit", by="/quitquitquit")
         self._quit()
 
     async def _debug(self, scope: Message, send: Send) -> None:
-        await _answer(send, 200, _DEBUG_INDEX)
+        await answer(send, 200, _DEBUG_INDEX)
 
     async def _state(self, scope: Message, send: Send) -> None:
         node = self._settings.node
@@ -164,15 +168,15 @@ class StatusServer:
             lines.append(f"\n{part}")
             fields = statistics.items() if isinstance(statistics, dict) else [("value", statistics)]
             lines += [f"  {name}: {value if isinstance(value, str) else json.dumps(value)}" for name, value in fields]
-        await _answer(send, 200, "\n".join(lines) + "\n")
+        await answer(send, 200, "\n".join(lines) + "\n")
 
     async def _statistics(self, scope: Message, send: Send) -> None:
-        await _answer(send, 200, json.dumps(self._all_statistics(), indent=1) + "\n", _JSON)
+        await answer(send, 200, json.dumps(self._all_statistics(), indent=1) + "\n", _JSON)
 
     async def _names(self, scope: Message, send: Send) -> None:
         names = self._name_table.value
         if names is None:
-            await _answer(send, 404, "{}", _JSON)
+            await answer(send, 404, "{}", _JSON)
             return
         # The JSON form of Istio's NameTable.
         table = {
@@ -180,7 +184,7 @@ class StatusServer:
             | {"namespace": row.namespace}
             for host, row in names.items()
         }
-        await _answer(send, 200, json.dumps({"table": table}) + "\n", _JSON)
+        await answer(send, 200, json.dumps({"table": table}) + "\n", _JSON)
 
     def _all_statistics(self) -> dict[str, object]:
         found: dict[str, object] = {}
@@ -192,7 +196,7 @@ class StatusServer:
         return found
 
     def _scraped(self) -> Sequence[ScrapeTarget]:
-        # Gateways have no application beside them; those that forward to 15020 must not show one.
+        # Gateways have no application next to them; those that forward to 15020 must not show one.
         if self._settings.node.type is not NodeType.SIDECAR:
             return ()
         try:
@@ -203,17 +207,15 @@ class StatusServer:
             return ()
 
 
-_GET = ("GET", "HEAD")
 _PAGES: Mapping[str, tuple[tuple[str, ...], Callable[[StatusServer, Message, Send], Awaitable[None]]]] = {
-    "/healthz/ready": (_GET, StatusServer._readiness),
-    "/metrics": (_GET, StatusServer._merged_metrics),
-    "/stats/prometheus": (_GET, StatusServer._merged_metrics),
+    "/healthz/ready": (GET, StatusServer._readiness),
+    **dict.fromkeys(METRICS_PATHS, (GET, StatusServer._merged_metrics)),
     "/quitquitquit": (("POST",), StatusServer._quitquitquit),
-    "/debug": (_GET, StatusServer._debug),
-    "/debug/": (_GET, StatusServer._debug),
-    "/debug/state": (_GET, StatusServer._state),
-    "/debug/statistics": (_GET, StatusServer._statistics),
-    "/debug/ndsz": (_GET, StatusServer._names),
+    "/debug": (GET, StatusServer._debug),
+    "/debug/": (GET, StatusServer._debug),
+    "/debug/state": (GET, StatusServer._state),
+    "/debug/statistics": (GET, StatusServer._statistics),
+    "/debug/ndsz": (GET, StatusServer._names),
 }
 _LOCAL = (
     StatusServer._quitquitquit,
@@ -226,8 +228,8 @@ _LOCAL = (
 
 
 def _is_local(scope: Message) -> bool:
-    """True for a client on this machine that is no browser on another's behalf."""
-    client, server, headers = scope["client"], scope["server"], _headers(scope)
+    """True for a client on this machine that is not a browser on another's behalf."""
+    client, server, headers = scope["client"], scope["server"], headers_of(scope)
     if client is None or server is None or client[0] in _PASSED_BY or "origin" in headers:
         return False
     # A page in a browser here may have a name that leads here, too; it cannot have an address for its name.
@@ -243,20 +245,6 @@ def _is_address_or_localhost(authority: str) -> bool:
     except ValueError:
         return host == "localhost"
     return True
-
-
-def _headers(scope: Message) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-
-
-async def _answer(
-    send: Send, status: int, body: str | bytes, content_type: str = _TEXT, headers: Iterable[tuple[str, str]] = ()
-) -> None:
-    data = body.encode() if isinstance(body, str) else body
-    every = [("content-type", content_type), ("content-length", str(len(data))), *headers]
-    encoded = [(name.encode(), value.encode()) for name, value in every]
-    await send({"type": "http.response.start", "status": status, "headers": encoded})
-    await send({"type": "http.response.body", "body": data})
 
 
 def _plain(value: object) -> object:

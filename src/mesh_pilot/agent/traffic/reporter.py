@@ -102,7 +102,7 @@ class TrafficReporter:
         )
 
     async def run(self) -> None:
-        """Read and report, for ever. Cancelled, what was not reported is lost."""
+        """Read and report, forever. Cancelled, what was not reported is lost."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_stream)
             while True:

@@ -38,7 +38,7 @@ from mesh_pilot.cli.plane.references import DEFAULT_NAMESPACE, Name
     ),
 )
 @takes_files("File, folder or - (standard input) of objects in YAML or JSON.", required=True)
-@namespace_option("Of objects that name none.")
+@namespace_option("Namespace of objects that do not name one.")
 @dry_run_option
 @wait_option
 @click.option("--force", is_flag=True, help="Overwrite also what has changed since the object was read.")

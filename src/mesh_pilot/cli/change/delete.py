@@ -40,7 +40,7 @@ _NOT_FOUND = 404
 )
 @click.argument("words", nargs=-1, metavar="KIND/NAME...|FILE...", shell_complete=references_begun)
 @files_flag("File, folder or - (standard input) that names the objects.")
-@namespace_option("Of the objects.")
+@namespace_option("The namespace of the objects.")
 @dry_run_option
 @wait_option
 @click.option("--ignore-not-found", is_flag=True, help="An object that is not there is no failure.")
@@ -69,7 +69,7 @@ def command(
     plane = patient(plane, wait)
     has_failed = False
     answers: list[dict[str, Any]] = []
-    for name in _named(words, files, namespace):
+    for name in _named(plane, words, files, namespace):
         query = {"dryRun": "true" if dry_run else None, "wait": _wait(wait, end) if not dry_run else None}
         status, answer = plane.answer("DELETE", name.path, query)
         if status == _NOT_FOUND and ignore_not_found:
@@ -95,7 +95,7 @@ def _wait(wait: float | None, end: float) -> str | None:
     return None if wait is None else f"{max(1.0, end - time.monotonic()):.1f}"
 
 
-def _named(words: tuple[str, ...], files: tuple[str, ...], namespace: str | None) -> list[Name]:
+def _named(plane: PlaneClient, words: tuple[str, ...], files: tuple[str, ...], namespace: str | None) -> list[Name]:
     """The objects that are meant. Raises UsageError, and ClickException for files."""
     paths = together(files, filter(is_file, words))
     if paths:
@@ -108,7 +108,7 @@ def _named(words: tuple[str, ...], files: tuple[str, ...], namespace: str | None
         return [each.name for each in reversed(found) if each.name is not None]
     if not words:
         raise click.UsageError("name objects by KIND and NAME, or by FILE")
-    kind, wanted = references(words, namespace)
+    kind, wanted = references(plane, words, namespace)
     if not wanted:
         raise click.UsageError(f"name the objects of kind {kind} to delete")
     for name in wanted:

@@ -227,7 +227,7 @@ def proxy(context: click.Context, *, name: str, state_dir: Path | None, output: 
 def _opened(context: click.Context, state_dir: Path | None) -> Iterator[HistoryReader]:
     """The history in the folder. What goes wrong is one line.
 
-    Print after the block: while it is open, the control plane's log beside the file cannot be cut, and a pager waits.
+    Print after the block: while it is open, the control plane's log next to the file cannot be cut, and a pager waits.
     """
     from mesh_pilot.cli.lib.logs import LogFormat, LogLevels, configure
     from mesh_pilot.safety.state.reader import HistoryError, HistoryReader

@@ -80,7 +80,7 @@ def _of_file(
     except OSError as error:
         raise click.ClickException(f"{file}: {error.strerror}") from None
     except ValueError as error:
-        kind = "" if isinstance(error, InjectionError) else "these are no manifests: "
+        kind = "" if isinstance(error, InjectionError) else "these are not manifests: "
         raise click.ClickException(f"{file}: {kind}{' '.join(str(error).split())}") from None
 
 
@@ -138,7 +138,7 @@ def _mesh(path: Path | None, namespace: str) -> Callable[[Mapping[str, Any]], In
 def _injected(
     document: Any, injector: Injector, mesh_of: Callable[[Mapping[str, Any]], InjectionMesh], namespace: str
 ) -> Any:
-    """The document with sidecars in it. Raises InjectionError; ValueError for what is no object."""
+    """The document with sidecars in it. Raises InjectionError; ValueError for what is not an object."""
     from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionError
     from mesh_pilot.kubernetes.webhooks.injection.workload import PodOwner
 
@@ -157,7 +157,7 @@ def _injected(
         pod = pod[key]
     metadata = document.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise ValueError(f"metadata of a {document.get('kind')} is no object")
+        raise ValueError(f"metadata of a {document.get('kind')} is not an object")
     where = str(metadata.get("namespace") or namespace)
     kind, name = str(document.get("kind")), str(metadata.get("name") or "")
     owner = PodOwner(name, where, kind, str(document.get("apiVersion", ""))) if path else None
@@ -166,7 +166,7 @@ def _injected(
     except InjectionError as error:
         raise InjectionError(f"{kind} {where}/{name}: {error}") from None
     except (TypeError, AttributeError, LookupError) as error:
-        raise InjectionError(f"{kind} {where}/{name}: this is no Pod: {type(error).__name__}: {error}") from None
+        raise InjectionError(f"{kind} {where}/{name}: this is not a Pod: {type(error).__name__}: {error}") from None
     for line in (*found.warnings, *([] if found.is_injected else [f"no sidecar: {found.reason}"])):
         click.echo(f"mesh-pilot: {kind} {where}/{name}: {line}", err=True)
     return _replaced(document, path, found.pod)

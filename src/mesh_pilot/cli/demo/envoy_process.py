@@ -37,7 +37,7 @@ class EnvoyProcess:
         return f"<EnvoyProcess {self.process.pid} admin={self.admin} {'running' if code is None else f'ended {code}'}>"
 
     async def get(self, path: str) -> httpx.Response:
-        """Query the admin interface, such as ``/ready``. Raises EnvoyError if Envoy has ended."""
+        """Query the admin interface, such as ``/ready``. Raises EnvoyError if Envoy ended."""
         try:
             return await self.client.get(f"http://{self.admin}{path}")
         except httpx.TransportError as error:

@@ -49,7 +49,7 @@ class Stage:
     doors: tuple[Door, ...]
 
     def route_versions(self) -> dict[str, str]:
-        """By proxy, the version of the routes that it has accepted."""
+        """The version of the routes that each proxy has accepted, by proxy."""
         return {name: status.subscription.acked_version for name, status in self._routes().items()}
 
     def routes_taken_since(self, before: Mapping[str, str]) -> dict[str, datetime] | None:

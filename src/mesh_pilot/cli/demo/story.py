@@ -22,7 +22,7 @@ from mesh_pilot.explain.analysis.object_problems import rejected_lines
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 60.0
-"""Timeout for steps that should take a moment."""
+"""Timeout for steps that should take a second or two."""
 
 WINDOW_REQUESTS = 200
 """Requests through each Envoy in a table."""
@@ -104,11 +104,11 @@ async def _break(stage: Stage, tally: Tally, screen: Screen) -> None:
         place = line["where"].removeprefix(f"{stage.sample.config}/")
         screen.good(f"refused: {place}: {line.get('object')}: {line.get('field')}: {line['reason']}")
     await _watch(tally, screen)
-    _expect(abs(tally.share("v2") - 50) < SLACK, "the last good version is not in force")
-    screen.good(f"traffic goes on with the last good version: {tally.requests - asked} requests since, none failed")
+    _expect(abs(tally.share("v2") - 50) < SLACK, "the last good version is not kept")
+    screen.good(f"traffic continues with the last good version: {tally.requests - asked} requests since, none failed")
     stage.sample.edit(stage.sample.traffic, ("weight: half", "weight: 50"))
-    await _soon(_now(lambda: not world.rejections()), "the mended file is taken")
-    screen.good("mended, and the error is gone")
+    await _soon(_now(lambda: not world.rejections()), "the corrected file is taken")
+    screen.good("corrected: the error is gone")
 
 
 async def _lose_a_backend(stage: Stage, tally: Tally, screen: Screen) -> float:

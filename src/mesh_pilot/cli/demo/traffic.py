@@ -24,7 +24,7 @@ class Tally:
     """Answers counted since the last ``restart``; requests and failures since the start."""
 
     answers: dict[str, Counter[str]] = attrs.field(factory=dict)
-    """By door: how many answers each backend gave."""
+    """The numbers of answers of each backend, by door."""
     requests: int = 0
     failures: list[str] = attrs.field(factory=list)
     """The errors, one text for each failed request."""

@@ -2,9 +2,10 @@
 
 Design note. Every flag is a field of a class of settings (``model.flags``); `CLASSES` has them all, and the command is
 made of it: options, help, variables, keys of the file. What is written here is only what one class cannot know of
-another: a store of the CA needs the agent of the registry, Vault and a folder exclude each other. Alternatives that
-lose: a decorator a flag and a parameter each (155 of them, in six places a flag); one class with all fields, which
-every room would import; settings from environment variables alone, as istiod's, which nothing checks or lists.
+another: a store of the CA needs the agent of the registry, a CA elsewhere and a folder exclude each other.
+Alternatives that lose: a decorator a flag and a parameter each (155 of them, in six places a flag); one class with all
+fields, which every room would import; settings from environment variables alone, as istiod's, which nothing checks or
+lists.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from mesh_pilot.cli.discovery.flags import (
     StateFlags,
 )
 from mesh_pilot.cli.discovery.istio_environment import Line, flag_hint, log_lines, take_istio_environment
+from mesh_pilot.cli.discovery.otel_flags import OtelFlags
 from mesh_pilot.cli.discovery.registries import REGISTRIES, RegistryOrder, registries_of
 from mesh_pilot.cli.discovery.registries.consul import ConsulFlags
 from mesh_pilot.cli.discovery.registries.kubernetes import KubernetesFlags
@@ -50,7 +52,6 @@ from mesh_pilot.cli.lib.options import WRITTEN, SectionedCommand, one_line
 from mesh_pilot.cli.lib.process import forbid_core_dumps, long_lived, open_more_files, outlive_signals
 from mesh_pilot.cli.lib.setting_options import option_of
 from mesh_pilot.cli.lib.state_folder import ca_folder, usable
-from mesh_pilot.identity.signers.vault.settings import VaultSettings
 from mesh_pilot.model.flags import built, flags_of
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _run(ctx: click.Context, /, **values: Any) -> int:
     configure(process.log_level, style, sys.stderr, worker=1 if process.workers > 1 else None)
     log_lines(from_istio)
     state = usable(settings.state, os.environ)
-    if settings.ca_dir is None and settings.ca_store is None and settings.vault is None:
+    if settings.ca_dir is None and settings.ca_store is None and settings.ca_signer is None:
         settings = attrs.evolve(settings, ca_dir=ca_folder(state, is_replica=settings.election is not None))
     with long_lived():
         from mesh_pilot.cli.discovery.serving import run
@@ -156,6 +157,14 @@ def _run(ctx: click.Context, /, **values: Any) -> int:
         return run(attrs.evolve(settings, state=state, workers=workers), style, file)
 
 
+_INSTEAD_OF_VAULT_FLAGS = "{what} is now a field of a file: --ca-signer FILE with kind: vault (docs/signers.md)"
+"""Without a word, a variable from before would let this make its own CA."""
+
+
+def _hint(name: str) -> str:
+    return _INSTEAD_OF_VAULT_FLAGS.format(what=name) if name.startswith("--vault-") else flag_hint(name)
+
+
 _options = [option_of(setting) for settings in CLASSES for setting in flags_of(settings)]
 for _option in _options:
     if _option.name == "config_file":
@@ -166,7 +175,7 @@ command = SectionedCommand(
     callback=_run,
     help=_run.__doc__,
     params=[*_options],
-    hint=flag_hint,
+    hint=_hint,
     context_settings={"show_default": True},
 )
 
@@ -179,11 +188,12 @@ def settings_of(values: Mapping[str, Any], ranks: Mapping[str, int], environment
     consul, process = built(ConsulFlags, values), built(ProcessFlags, values)
     foreign, election = built(ForeignTokenFlags, values), built(ElectionFlags, values)
     settings = built(Settings, values)
+    if old := sorted(name for name in environment if name.startswith("MESH_PILOT_VAULT_")):
+        raise click.UsageError(_INSTEAD_OF_VAULT_FLAGS.format(what=old[0]))
     life, longest = settings.authority.workload_cert_ttl, settings.authority.max_workload_cert_ttl
     if not 0 < life.total_seconds() <= longest.total_seconds():
         raise click.UsageError("--workload-cert-ttl must be over 0 and at most --max-workload-cert-ttl")
-    ca_store = _ca_store(values, settings.ca_dir, consul, environment)
-    vault = _vault(values, settings.ca_dir)
+    ca_store = _ca_store(values, settings, consul, environment)
     registries = registries_of(values, settings, environment)
     if not (settings.config_dirs or registries or settings.mcp_servers or settings.mcp_sink_addr) and (
         not settings.mesh_config
@@ -193,12 +203,10 @@ def settings_of(values: Mapping[str, Any], ranks: Mapping[str, int], environment
             + "".join(f"{registry.needed}, " for registry in REGISTRIES)
             + "or a server of configuration with --mcp-server"
         )
-    from mesh_pilot.ops.tracing.settings import TraceSettings
-
+    traces, metrics = built(OtelFlags, values).settings(settings.revision)
     return attrs.evolve(
         settings,
         registries=registries,
-        vault=vault,
         ca_store=ca_store,
         webhooks=webhooks_of(values, settings, environment),
         election=election.settings(consul, foreign.kubeconfig, settings.namespace, environment),
@@ -209,31 +217,21 @@ def settings_of(values: Mapping[str, Any], ranks: Mapping[str, int], environment
         mcp_tls=built(McpTlsFlags, values).files(),
         state=built(StateFlags, values).settings(environment, ranks),
         rollout=built(RolloutFlags, values).plan(process.workers),
-        traces=TraceSettings(process.traces) if process.traces else None,
+        traces=traces,
+        metrics_push=metrics,
     )
 
 
-def _vault(values: Mapping[str, Any], ca_dir: Path | None) -> VaultSettings | None:
-    vault = built(VaultSettings, values)
-    if not vault.address:
-        return None
-    if ca_dir is not None:
-        raise click.UsageError("--ca-dir and --vault-addr exclude each other: one of them signs")
-    if problem := vault.problem():
-        raise click.UsageError(f"--vault-*: {problem}")
-    return vault
-
-
 def _ca_store(
-    values: Mapping[str, Any], ca_dir: Path | None, consul: ConsulFlags, environment: Mapping[str, str]
+    values: Mapping[str, Any], settings: Settings, consul: ConsulFlags, environment: Mapping[str, str]
 ) -> ConsulStoreSettings | None:
     store = built(CaStoreFlags, values)
     if not store.ca_consul_key:
         return None
-    if ca_dir is not None:
+    if settings.ca_dir is not None:
         raise click.UsageError("--ca-dir and --ca-consul-key exclude each other: the CA is in one place")
-    if built(VaultSettings, values).address:
-        raise click.UsageError("--vault-addr and --ca-consul-key exclude each other: one of them signs")
+    if settings.ca_signer is not None:
+        raise click.UsageError("--ca-signer and --ca-consul-key exclude each other: one of them signs")
     return store.settings(*consul.first(environment, "--ca-consul-key"))
 
 

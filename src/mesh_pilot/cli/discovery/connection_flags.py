@@ -68,7 +68,7 @@ class TlsFlags:
         "--tls-cert", common=True, help="PEM file of the server's certificate.  [default: the CA signs one]"
     )
     key: Path | None = _certificates("--tls-key", help="PEM file of its key.")
-    ca: Path | None = _certificates("--tls-ca", help="PEM file of a CA of proxies, besides our own.")
+    ca: Path | None = _certificates("--tls-ca", help="PEM file of a further CA of proxies.")
 
     def files(self) -> CertificateFiles | None:
         if bool(self.certificate) != bool(self.key):
@@ -85,6 +85,12 @@ class AccessFlags:
         common=True,
         help="File with a line ROLE TOKEN NAME for each caller (docs/api.md); may change.",
         doc="File with a line `ROLE TOKEN NAME` for each caller, see [access](operating.md#access); may change.",
+    )
+    people_file: Path | None = _access(
+        "--api-people-file",
+        help="YAML file: the OpenID Connect issuer that people log in at, and their roles; may change.",
+        doc="YAML file: the OpenID Connect issuer that people log in at, and their roles, see"
+        " [people and roles](access.md); may change.",
     )
     certificate: Path | None = _access(
         "--api-tls-cert", help="PEM file of the certificate of --http-addr: serves HTTPS there."
@@ -104,7 +110,9 @@ class AccessFlags:
         from mesh_pilot.ops.access.settings import AccessSettings
 
         return AccessSettings(
-            token_file=self.token_file, tls=certificate_files(self.certificate, self.key, self.client_ca)
+            token_file=self.token_file,
+            people_file=self.people_file,
+            tls=certificate_files(self.certificate, self.key, self.client_ca),
         )
 
 
@@ -143,7 +151,7 @@ class ForeignTokenFlags:
     trust_namespaces: bool = _tokens(
         "--trust-consul-namespaces",
         default=False,
-        help="Their namespace is that of the service's metadata: whoever may register a service chooses it.",
+        help="Take the namespace from the service's metadata: whoever may register a service chooses it.",
     )
 
     def settings(self, registries: tuple[Registry, ...], *, needs_kubeconfig: bool) -> ForeignTokenSettings:
@@ -211,7 +219,7 @@ class ConnectionFlags:
         "--max-connection-age",
         kind=FlagKind.DURATION,
         default=0.0,
-        help="Send clients elsewhere after so long, give or take a tenth: replicas even out (docs/replicas.md).",
+        help="Close connections after this long, give or take a tenth: replicas even out (docs/replicas.md).",
         doc="Send clients elsewhere after this time, give or take a tenth:"
         " [replicas even out](replicas.md#connection-age). 0: never.",
     )
@@ -219,7 +227,7 @@ class ConnectionFlags:
         "--max-connection-age-grace",
         kind=FlagKind.DURATION,
         default=10.0,
-        help="How long the streams of such a connection may take to end.",
+        help="Time that the streams of such a connection may take to end.",
     )
 
     def limits(self, requests_per_second: float) -> Limits:
@@ -262,7 +270,7 @@ class WebhookFlags:
         kind=FlagKind.ADDRESS,
         common=True,
         help="Webhooks of an API server: validation and injection, as :15017.  [default: off]",
-        doc="[Webhooks of an API server](kubernetes-injection.md): validation and injection, as `:15017`.",
+        doc="[Webhooks of an API server](kubernetes-config.md#webhooks): validation and injection, as `:15017`.",
     )
     dns_names: tuple[str, ...] = _webhooks(
         "--webhook-dns-names",

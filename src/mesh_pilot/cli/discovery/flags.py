@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import attrs
 import click
@@ -26,13 +25,13 @@ from mesh_pilot.cli.discovery.connection_flags import (
     TlsFlags,
     WebhookFlags,
 )
+from mesh_pilot.cli.discovery.otel_flags import OtelFlags
 from mesh_pilot.cli.discovery.registries import REGISTRIES, RegistryOrder
 from mesh_pilot.cli.discovery.registries.consul import ConsulFlags
 from mesh_pilot.cli.lib.consul_agent import CaStoreFlags
 from mesh_pilot.cli.lib.options import duration
 from mesh_pilot.cli.lib.rollout_types import condition, share, shares
 from mesh_pilot.cli.lib.state_folder import default_folder
-from mesh_pilot.identity.signers.vault.settings import VaultSettings
 from mesh_pilot.model.flags import FlagKind, flag, group
 from mesh_pilot.safety.state.settings import HistoryBounds
 
@@ -47,7 +46,7 @@ Environment = Mapping[str, str]
 _state = partial(flag, section="What outlives a restart")
 _election = partial(flag, section="Replicas")
 _rollout = partial(flag, section="Changes by steps")
-_logs = partial(flag, section="Logs and traces")
+_logs = partial(flag, section="Logs")
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -134,7 +133,7 @@ class ElectionFlags:
         "--leader-election-ttl",
         kind=FlagKind.DURATION,
         default=15.0,
-        help="A leader that is silent for so long leads no more.",
+        help="A leader loses its lease after this long without renewal.",
         doc="A leader that is silent for this time leads no more; from 1 s to 1 minute, in Consul from 10 s unless its"
         " servers allow less.",
     )
@@ -230,13 +229,6 @@ def levels(text: str) -> LogLevels:
     return parse_levels(text)
 
 
-def otel_endpoint(text: str) -> str:
-    """The URL of an OTLP receiver. Raises ValueError."""
-    if not text.startswith(("http://", "https://")) or not urlsplit(text).hostname:
-        raise ValueError(f"{text!r} is no URL such as http://localhost:4318")
-    return text
-
-
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ProcessFlags:
     """The processes, and what they write."""
@@ -268,13 +260,6 @@ class ProcessFlags:
         common=True,
         help="text (key=value in a pipe) or json.",
         doc="`text` (readable on a terminal, `key=value` in a pipe), or `json`, with nothing on standard output.",
-    )
-    traces: str | None = _logs(
-        "--otel-traces",
-        kind=otel_endpoint,
-        metavar="URL",
-        help="OTLP receiver over HTTP, http://host:4318, of traces of changes (docs/metrics.md).",
-        doc="OTLP receiver over HTTP, `http://host:4318`, of [traces of changes](metrics.md#traces-of-changes).",
     )
 
 
@@ -311,10 +296,10 @@ CLASSES: tuple[type[Any], ...] = (
     AccessFlags,
     WebhookFlags,
     ForeignTokenFlags,
-    VaultSettings,
     StateFlags,
     ElectionFlags,
     RolloutFlags,
     ProcessFlags,
+    OtelFlags,
 )
 """All classes of settings, in the order of the help."""

@@ -85,7 +85,7 @@ def take_istio_environment(
 ) -> list[Line]:
     """Put the values of Istio's variables in place of defaults in ``settings``, and give the lines that say so.
 
-    ``is_default`` tells for the name of a setting whether nobody has given it; ``read`` converts a text as its flag
+    ``is_default`` is true for the name of a setting that was not given; ``read`` converts a string as its flag
     does, and raises click.BadParameter. An empty variable is as one that is not set. Raises UsageError for lives of
     certificates that contradict each other: neither is a safe choice.
     """

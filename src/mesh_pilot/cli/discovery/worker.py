@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mesh_pilot.app.control_plane import ControlPlane
 
 FORK_SERVER = 0
-"""Its number in logs."""
+"""The number of the fork server in logs."""
 
 
 def worker_command(levels: LogLevels, style: LogFormat) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def _row(finding: Finding) -> dict[str, str]:
         "reason": finding.reason,
         "code": finding.code,
         "level": finding.level.value,
-        "mend": finding.mend,
+        "fix": finding.fix,
         "doc": finding.doc,
     }
 
@@ -74,7 +74,7 @@ def _rule(code: str) -> dict[str, object]:
         "id": code,
         "name": type.name,
         "shortDescription": {"text": type.description},
-        "help": {"text": type.mend},
+        "help": {"text": type.fix},
         "helpUri": f"{_HOME}/blob/main/{type.doc}",
         "defaultConfiguration": {"level": _SARIF_LEVELS[type.level]},
     }
@@ -89,7 +89,7 @@ def _result(finding: Finding, index: int) -> dict[str, object]:
         "ruleId": finding.code,
         "ruleIndex": index,
         "level": _SARIF_LEVELS[finding.level],
-        "message": {"text": f"{about} {finding.mend}".strip()},
+        "message": {"text": f"{about} {finding.fix}".strip()},
     }
     if file:
         place = {"physicalLocation": {"artifactLocation": {"uri": _uri(file)}, **region}}
@@ -116,7 +116,7 @@ def as_junit(found: Analysis) -> str:
         case = ElementTree.SubElement(suite, "testcase", classname=f"mesh-pilot.analyze.{finding.code}", name=name)
         message = _xml(finding.reason)
         failure = ElementTree.SubElement(case, "failure", type=finding.level.value, message=message)
-        failure.text = _xml(f"{finding}\n{finding.mend}\n{finding.doc}")
+        failure.text = _xml(f"{finding}\n{finding.fix}\n{finding.doc}")
     suites = ElementTree.Element("testsuites")
     suites.append(suite)
     ElementTree.indent(suites)

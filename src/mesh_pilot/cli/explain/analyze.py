@@ -81,7 +81,7 @@ def command(
     Without a FILE, check what is in force at a control plane. With both, check what would be in force there if the
     objects were added, or put in the place of those of the same name.
 
-    Prints each problem with file, line, object, field, reason, a code, and how to mend it; also the objects and files
+    Prints each problem with file, line, object, field, reason, a code, and how to fix it; also the objects and files
     that are ignored. A mesh.yaml is checked as MeshConfig. docs/analysis.md explains each code. With --traffic it also
     finds services, subsets and VirtualServices that nothing has called, and rules of policies that nothing has met.
 
@@ -169,8 +169,8 @@ def _summary(found: Analysis) -> str:
 def _lines(found: Analysis) -> Iterator[tuple[str, str]]:
     """Severity and text of each line."""
     for finding in found.findings:
-        mend = f"\n    {finding.mend}" if finding.mend and finding.code not in _SELF_EXPLAINING else ""
-        yield finding.level.value, f"{finding} [{finding.code}]{mend}"
+        fix = f"\n    {finding.fix}" if finding.fix and finding.code not in _SELF_EXPLAINING else ""
+        yield finding.level.value, f"{finding} [{finding.code}]{fix}"
     for kind in found.ignored:
         first, *others = kind.where
         also = f" ({len(kind.where)} of them, also at {', '.join(others[:3])}{', ...' if others[3:] else ''})"

@@ -38,7 +38,7 @@ from mesh_pilot.cli.plane.references import (
     ),
 )
 @click.argument("words", nargs=-1, required=True, metavar="KIND/NAME|KIND NAME|NAME", shell_complete=references_begun)
-@namespace_option("Its namespace. Services, and NAME alone, are looked for in all.")
+@namespace_option("The namespace. Services, and NAME alone, are looked for in all.")
 @click.option(
     "--from",
     "client",
@@ -54,8 +54,8 @@ def command(
     """Describe a service, a proxy or an object in plain words: what applies to it, and why.
 
     KIND is service (svc), proxy, or a kind of objects: VirtualService, virtualservices or vs, in any case. An object is
-    KIND/NAME or KIND/NAMESPACE/NAME, too. A service is named by its host, or by the first part of it where only one
-    has that; NAME alone is whatever has that name.
+    KIND/NAME, KIND/NAMESPACE/NAME or KIND NAME.NAMESPACE, too. A service is named by its host, or by the first part of
+    it where only one has that; NAME alone is whatever has that name.
 
     Each line names the object that says so, with file and line. At the end are warnings: what mesh-pilot analyze says
     about these objects, and what only a running control plane knows.
@@ -87,7 +87,7 @@ def _chosen(plane: PlaneClient, words: tuple[str, ...], namespace: str | None) -
     """The name of the one thing that the words name. Raises ClickException if it is not one."""
     if len(words) == 1 and "/" not in words[0] and not is_kind(words[0]):
         return named(plane, words[0], namespace)
-    kind, found = references(words, namespace)
+    kind, found = references(plane, words, namespace)
     if len(found) != 1:
         raise click.UsageError(f"name one {kind} to describe" if not found else "one at a time can be described")
     (asked,) = found
@@ -110,8 +110,8 @@ def described_lines(found: Any) -> Iterator[str]:
         for warning in found["warnings"]:
             code = f"{warning['code']} " if warning["code"] else ""
             yield f"  {code}{warning['text']}{_where(warning)}"
-            if warning["mend"]:
-                yield f"    {warning['mend']}"
+            if warning["fix"]:
+                yield f"    {warning['fix']}"
 
 
 def _where(line: Any) -> str:

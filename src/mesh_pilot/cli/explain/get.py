@@ -32,7 +32,7 @@ from mesh_pilot.model.counts import counted
 )
 @click.argument("words", nargs=-1, required=True, metavar="KIND [NAME]...|KIND/NAME...", shell_complete=begun)
 @namespace_option("The namespace of the objects.")
-@click.option("--all-namespaces", "-A", is_flag=True, help="Of all namespaces.")
+@click.option("--all-namespaces", "-A", is_flag=True, help="Objects of all namespaces.")
 @click.option(
     "--output", "-o", type=click.Choice(["table", "yaml", "json", "name"]), default="table", help="How to print them."
 )
@@ -55,13 +55,13 @@ def command(
 
     Exits with 0, or 1 if an object that is named is not there.
     """
-    kind, names = references(words, namespace)
+    kind, names = references(plane, words, namespace)
     if len({kind, *(each.kind for each in names)}) > 1:
         raise click.UsageError("objects of one kind at a time can be printed")
     if names and all_namespaces:
         raise click.UsageError("an object that is named is in one namespace: --all-namespaces excludes NAME")
     # As kubectl: what is there is printed even where something else that was named is missing, which only the exit code
-    # and standard error tell; and no objects of a kind is no error.
+    # and standard error tell; and no objects of a kind is not an error.
     plane = patient(plane, None)
     if kind == PROXY:
         raise click.UsageError("mesh-pilot proxy-status lists proxies, and mesh-pilot describe proxy describes one")
@@ -116,7 +116,7 @@ def _object(plane: PlaneClient, row: dict[str, Any]) -> Any:
 
 
 def _findings(plane: PlaneClient) -> dict[str, str]:
-    """By object, how many errors and warnings the analyzers have for it."""
+    """The number of errors and warnings that the analyzers have for objects, by object."""
     found: dict[str, Counter[str]] = {}
     answer = plane.get("/analysis")
     for level in ("errors", "warnings"):

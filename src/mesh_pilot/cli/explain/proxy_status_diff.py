@@ -16,7 +16,7 @@ from mesh_pilot.explain.inspection.dump import ConfigDump
 from mesh_pilot.explain.inspection.listings.listing import made_from
 
 COLOURS = {"-": "red", "+": "green", "@": "cyan"}
-"""Of lines of a unified diff, by their first character."""
+"""Colours of lines of a unified diff, by their first character."""
 
 
 def print_differences(plane: PlaneClient, proxy: str, admin: EnvoyAdmin | None, file: str | None, output: str) -> int:

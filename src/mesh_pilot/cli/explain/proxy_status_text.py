@@ -23,7 +23,7 @@ Entry: TypeAlias = "Mapping[str, Any]"
 """A stream, as in ``/api/v1/proxies``, or a withheld object, as in ``/api/v1/rejections``."""
 
 NAMED = 3
-"""Proxies named beside a withheld object."""
+"""Proxies named next to a withheld object."""
 
 
 def print_status(entries: Sequence[Entry], objects: Mapping[tuple[str, str], Entry], *, several: bool) -> None:
@@ -63,7 +63,7 @@ def print_status(entries: Sequence[Entry], objects: Mapping[tuple[str, str], Ent
             if record.get("held"):
                 click.echo(f"  on hold: {record['held']}")
         if entry.get("trial"):
-            click.echo(f"\n{entry['proxy']} is served without {', '.join(entry['trial'])} for a moment,")
+            click.echo(f"\n{entry['proxy']} is briefly served without {', '.join(entry['trial'])},")
             click.echo("  to find the object that it refuses")
     _print_withheld(entries, objects)
     _print_failing(entries)

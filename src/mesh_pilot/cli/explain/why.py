@@ -97,7 +97,7 @@ def _request(target: str, asked: dict[str, Any]) -> WhyRequest:
 
     for name in ("address", "source"):
         if asked[name] and not is_address(asked[name]):
-            raise click.UsageError(f"{asked[name]!r} is no IP address")
+            raise click.UsageError(f"{asked[name]!r} is not an IP address")
     others = {name: value for name, value in asked.items() if name not in ("headers", "plaintext")}
     with one_line(WrongRequest, as_=click.UsageError):
         return parse_request(target, asked["headers"], mtls=not asked["plaintext"], **others)

@@ -39,7 +39,9 @@ _BEFORE_FINISH = (
     " bootstraps) by the output of mesh-pilot ca root, and let them reconnect"
 )
 
-_force = click.option("--force", is_flag=True, help="Do it although proxies have not followed, or nobody knows.")
+_force = click.option(
+    "--force", is_flag=True, help="Do it although proxies have not followed, or their state is unknown."
+)
 
 
 @click.group("ca", cls=CommandGroup)
@@ -84,7 +86,11 @@ def status(store: MaterialStore, planes: Sequence[PlaneClient], output: str) -> 
     """Show who signs, which roots are trusted, and how far a rotation has come."""
     from mesh_pilot.identity.authority.rotation import NEXT_STEP, RotationPhase, phase_of
 
-    material, identities = _material(store), _identities(store)
+    identities = {str(each): f"{end:%FT%TZ}" for each, end in _identities(store).items() if end > _now()}
+    if identities and not has_own_ca(store):  # of a CA elsewhere (--ca-signer) a folder has nothing else
+        _show_identities({"revokedIdentities": identities}, output)
+        return
+    material = _material(store)
     asked = _ask(planes, material)
     reasons = asked.reasons
     phase = phase_of(material)
@@ -97,7 +103,7 @@ def status(store: MaterialStore, planes: Sequence[PlaneClient], output: str) -> 
         "signing": _line(material.issuer.certificate),
         "roots": [_line(each) for each in material.roots],
         "revoked": revoked,
-        "revokedIdentities": {str(each): f"{end:%FT%TZ}" for each, end in identities.items() if end > _now()},
+        "revokedIdentities": identities,
     }
     if output == "json":
         print_value(found, "json")
@@ -106,8 +112,7 @@ def status(store: MaterialStore, planes: Sequence[PlaneClient], output: str) -> 
     for line in found["roots"]:
         click.echo(f"trusted   {line}")
     click.echo(f"revoked   {revoked} certificates")
-    for name, end in found["revokedIdentities"].items():
-        click.echo(f"revoked   {name} until {end}")
+    _show_identities(found, output)
     click.echo(f"rotation  {phase.value}; next: {found['next']}")
     if phase is not RotationPhase.STEADY:
         click.echo(f"  {_BEFORE_FINISH}")
@@ -317,6 +322,25 @@ def _change(store: MaterialStore, change: Callable[[StoredFiles], Files]) -> Non
 
     with one_line(AuthorityError, StoreError):
         trio.run(changed)
+
+
+def _show_identities(found: dict[str, Any], output: str) -> None:
+    if output == "json":
+        print_value(found, "json")
+        return
+    for name, end in found["revokedIdentities"].items():
+        click.echo(f"revoked   {name} until {end}")
+
+
+def has_own_ca(store: MaterialStore) -> bool:
+    """True if the store has a CA. Raises ClickException."""
+    import trio
+
+    from mesh_pilot.identity.authority.material import has_ca
+    from mesh_pilot.identity.authority.store import StoreError
+
+    with one_line(StoreError):
+        return has_ca(trio.run(store.read).files)
 
 
 def _material(store: MaterialStore) -> Material:

@@ -41,14 +41,15 @@ def command(
 ) -> None:
     """Make a key and have it signed. The key never leaves this machine.
 
-    A certificate in force in --out-dir proves who asks, and the roots beside it are trusted as --tls-ca is; else
+    A certificate in force in --out-dir proves who asks, and the roots next to it are trusted as --tls-ca is; else
     the token in --token-file does. So the same command, run now and then with --if-due, gets the first certificate
     and renews it. Files are replaced by renaming, the certificate last, as Envoy wants it.
     """
     import trio
 
-    from mesh_pilot.agent.identity.material import MaterialError, new_key, new_request, read_material
-    from mesh_pilot.agent.identity.signing import NotSigned, request_certificate
+    from mesh_pilot.agent.identity.credentials import named_in
+    from mesh_pilot.agent.identity.material import MaterialError, new_key
+    from mesh_pilot.agent.identity.signing import NotSigned, signed_material
     from mesh_pilot.net.rpc import CertificatePem, RpcError, client_tls_in_memory
 
     # A certificate in force goes before the token, which may be used up by now. The folder is prepared before anything
@@ -70,11 +71,16 @@ def command(
         tls = client_tls_in_memory(lambda: shown, trusted=tls_ca, roots=lambda: b"" if found is None else found.roots)
 
     async def request() -> IdentityMaterial:
-        key, csr = new_request(new_key("EC"))
-        chain, roots = await request_certificate(
-            pilot, csr, tls=tls, server_name=tls_server_name, metadata=metadata, seconds=int(ttl or 0)
+        name = named_in(metadata) if found is None else found.identity
+        return await signed_material(
+            pilot,
+            new_key("EC"),
+            name,
+            tls=tls,
+            server_name=tls_server_name,
+            metadata=metadata,
+            seconds=int(ttl or 0),
         )
-        return read_material(key, chain, roots)
 
     try:
         material = trio.run(request)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mesh_pilot.cli.lib.options import FlagType, duration, one_line, pilot
-from mesh_pilot.cli.lib.state_folder import ca_folder_of_plane
+from mesh_pilot.cli.lib.state_folder import ca_folder_of_plane, default_folder
 from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import table
 
@@ -74,9 +74,9 @@ def command() -> None:
     help="Where it reaches the control plane; repeatable.  [default: this machine's address, port 15012]",
 )
 @click.option("--config", type=PATH, help="More settings for its proxy, as in proxy.yaml, with the files they name.")
-@click.option("--ttl", type=duration, default="1h", help="How long the token can be used, such as 30m.")
+@click.option("--ttl", type=duration, default="1h", help="Time for which the token can be used, such as 30m.")
 @click.option("--single-use", is_flag=True, help="It can be used once: --uses 1.")
-@click.option("--uses", type=click.IntRange(min=1), help="How often it can be used.  [default: any number of times]")
+@click.option("--uses", type=click.IntRange(min=1), help="Number of times that it can be used.  [default: no limit]")
 @click.option("--cidr", "networks", type=cidr, multiple=True, help="It can be used from this network; repeatable.")
 @click.option("--trust-domain", help="The mesh's trust domain.  [default: that of --mesh-config]")
 @click.option(
@@ -114,7 +114,7 @@ def create(
     if bundle is None and (pilots or config):
         raise click.UsageError("--pilot and --config are for a --bundle FILE")
     identity = Identity(trust_domain or _trust_domain(mesh_config), namespace, account)
-    settings, files = _settings(pilots, config, ca_dir or ca_folder_of_plane(state_dir)) if bundle else ({}, {})
+    settings, files = _settings(pilots, config, lambda: _roots(ca_dir, state_dir)) if bundle else ({}, {})
     with _errors():
         tokens = _tokens(token_dir, ca_dir, state_dir)
         made = tokens.create(
@@ -191,7 +191,7 @@ def rotate_key(*, drop_old: bool, token_dir: Path | None, ca_dir: Path | None, s
 
 
 def _settings(
-    pilots: tuple[str, ...], config: Path | None, ca_dir: Path | None
+    pilots: tuple[str, ...], config: Path | None, roots: Callable[[], str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The settings of a bundle, and its files by the setting that names them; all but the token."""
     from mesh_pilot.cli.lib.settings_file import SettingsFileError
@@ -208,13 +208,31 @@ def _settings(
             raise click.UsageError("this machine has no default route: give the control plane's address with --pilot")
         settings["pilot"] = [f"[{address}]:15012" if ":" in address else f"{address}:15012"]
     if "tls-ca" not in files:
-        if ca_dir is None:
-            raise click.UsageError("say by which roots the control plane is known: --ca-dir, or tls-ca in --config")
-        from mesh_pilot.cli.identity.ca import trusted_roots
-        from mesh_pilot.identity.authority.folder import FolderStore
-
-        files["tls-ca"] = trusted_roots(FolderStore(ca_dir)).decode()
+        files["tls-ca"] = roots()
     return settings, files
+
+
+def _roots(ca_dir: Path | None, state_dir: Path | None) -> str:
+    """The roots in the folder of the CA; where it has none, those of the control plane that runs here, in PEM."""
+    from mesh_pilot.cli.identity.ca import has_own_ca, trusted_roots
+    from mesh_pilot.identity.authority.folder import FolderStore
+    from mesh_pilot.safety.state.settings import ADMIN_SOCKET
+
+    folder = ca_dir or ca_folder_of_plane(state_dir)
+    socket = (state_dir or default_folder(os.environ)) / ADMIN_SOCKET
+    is_wrong = ca_dir is not None and not ca_dir.is_dir()
+    if folder is not None and (is_wrong or not socket.exists() or has_own_ca(FolderStore(folder))):
+        return trusted_roots(FolderStore(folder)).decode()
+    if not socket.exists():
+        raise click.UsageError("say by which roots the control plane is known: --ca-dir, or tls-ca in --config")
+    from mesh_pilot.cli.plane.requests import PlaneClient
+    from mesh_pilot.identity.trust.spiffe_bundles import BundleError, read_bundle
+
+    status, answer = PlaneClient(f"unix://{socket.absolute()}").request("GET", "/spiffe/bundle")
+    try:
+        return b"".join(read_bundle(json.loads(answer)).roots).decode()
+    except (ValueError, AttributeError, BundleError):
+        raise click.ClickException(f"{socket}: the control plane has no roots yet ({status}); try again") from None
 
 
 def _write(path: Path, made: NewToken, settings: dict[str, Any], files: dict[str, str]) -> None:

@@ -78,7 +78,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "inject": ("mesh-pilot inject deployment.yaml --injection-image registry.example/mesh-pilot:1.0",),
     "version": ("mesh-pilot version",),
 }
-"""By the names of the command."""
+"""Examples by the names of the command."""
 
 
 def with_examples(command: click.Command, path: str) -> click.Command:

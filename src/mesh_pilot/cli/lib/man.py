@@ -110,7 +110,7 @@ def _one_line(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """A line of text: a dot at its begin is no macro."""
+    """A line of text: a dot at its begin is not a macro."""
     return re.sub(r"^(\s*)\.", r"\1\\&.", _escape(text))
 
 

@@ -122,7 +122,7 @@ def ip_address(text: str) -> str:
     try:
         ipaddress.ip_address(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no IP address, such as 10.1.1.1 or fd00::1") from None
+        raise click.BadParameter(f"{text!r} is not an IP address, such as 10.1.1.1 or fd00::1") from None
     return text
 
 
@@ -152,13 +152,13 @@ def label(text: str) -> tuple[str, str]:
 output_option = click.option(
     "--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it."
 )
-"""For commands that print text, or the same as data."""
+"""The option of commands that print text, or the same as data."""
 
 
 days_option = click.option(
     "--days", type=click.IntRange(1, 31), default=7, metavar="N", help="Days of traffic to look at.", show_default=True
 )
-"""For commands that look at the traffic of the last days."""
+"""The option of commands that look at the traffic of the last days."""
 
 
 def examples(*lines: str) -> str:

@@ -10,7 +10,7 @@ def share(text: str) -> float:
     except ValueError:
         found = -1.0
     if not 0 < found <= 100:
-        raise ValueError(f"{text!r} is no share such as 5%")
+        raise ValueError(f"{text!r} is not a share such as 5%")
     return found
 
 
@@ -36,6 +36,6 @@ def labels(text: str) -> dict[str, str]:
     for part in text.split(","):
         key, equals, value = part.strip().partition("=")
         if not key or not equals:
-            raise ValueError(f"{text!r} is no selector such as app=web,tier=front")
+            raise ValueError(f"{text!r} is not a selector such as app=web,tier=front")
         found[key] = value
     return found

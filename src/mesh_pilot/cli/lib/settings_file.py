@@ -34,10 +34,10 @@ class Entry:
 
     value: Any
     text: str | None
-    """Of a scalar, as it is written; None for others, and without a value."""
+    """The text of a scalar, as it is written; None for others, and without a value."""
     place: str
     places: Mapping[str, str] = attrs.field(factory=dict)
-    """For an object: the places of what is in it, by path, such as ``tracing.zipkin``."""
+    """The places of what is in an object, by path, such as ``tracing.zipkin``."""
 
 
 def read_file(path: Path, flag: str = "--config") -> dict[str, Entry]:
@@ -50,7 +50,7 @@ def read_file(path: Path, flag: str = "--config") -> dict[str, Entry]:
     except OSError as error:
         raise SettingsFileError(f"{path}: {error.strerror}: name another file with {flag}") from None
     if len(data) > MAX_BYTES:
-        raise SettingsFileError(f"{path}: more than {MAX_BYTES} bytes: this is no file of settings")
+        raise SettingsFileError(f"{path}: more than {MAX_BYTES} bytes: this is not a file of settings")
     try:
         loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(data)
         try:
@@ -60,7 +60,7 @@ def read_file(path: Path, flag: str = "--config") -> dict[str, Entry]:
             loader.dispose()
     except yaml.YAMLError as error:
         raise SettingsFileError(_describe(path, error)) from None
-    except (ValueError, RecursionError) as error:  # an impossible date; a text too deep
+    except (ValueError, RecursionError) as error:  # an impossible date; a string too deep
         raise SettingsFileError(f"{path}: {str(error) or 'too deep'}") from None
 
 
@@ -183,4 +183,4 @@ def _place(path: Path, node: yaml.Node) -> str:
 def _describe(path: Path, error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error)
-    return f"{path}{f':{mark.line + 1}' if mark else ''}: this is no YAML: {problem}"
+    return f"{path}{f':{mark.line + 1}' if mark else ''}: this is not YAML: {problem}"

@@ -27,7 +27,7 @@ def default_folder(environment: Mapping[str, str]) -> Path:
 
 
 def usable(state: StateSettings | None, environment: Mapping[str, str]) -> StateSettings | None:
-    """The settings, with the folder made; None, with a log line, if the folder that nobody named cannot be used."""
+    """The settings, with the folder made; None, with a log line, if the default folder cannot be used."""
     if state is None:
         return None
     try:
@@ -54,7 +54,7 @@ def ca_folder(state: StateSettings | None, *, is_replica: bool = False) -> Path 
         import structlog
 
         structlog.get_logger(scope="security").warning(
-            "this replica has a CA of its own; name one for all replicas with --ca-dir, --ca-consul-key or --vault-addr"
+            "this replica has its own CA; name one for all replicas with --ca-dir, --ca-consul-key or --ca-signer"
         )
     if state is None:
         return None
@@ -63,7 +63,7 @@ def ca_folder(state: StateSettings | None, *, is_replica: bool = False) -> Path 
 
 
 def ca_folder_of_plane(state_dir: Path | None) -> Path | None:
-    """The same for commands beside the control plane; None if it has no state on this machine."""
+    """The same for commands next to the control plane; None if it has no state on this machine."""
     if state_dir is None and os.environ.get("MESH_PILOT_NO_STATE"):
         return None
     folder = (state_dir or default_folder(os.environ)).absolute()

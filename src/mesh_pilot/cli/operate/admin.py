@@ -39,7 +39,7 @@ def status(*, plane: PlaneClient, output: str) -> int:
     """Show the sources that are stale or blind, or of which something is held.
 
     stale: the picture of an earlier run is in force, because the source has not given a full one in this run.
-    held: objects that the source lost at once stay in force.
+    held: objects that the source lost at once are kept.
     blind: the source's credentials do not see everything; what it gave before is kept.
 
     Exits with 0, or with 1 if there are any, or if the control plane does not answer.
@@ -53,7 +53,7 @@ def status(*, plane: PlaneClient, output: str) -> int:
     if output == "json":
         print_value(found, "json")
     elif not found:
-        click.echo("every source stands by what is in force")
+        click.echo("every source confirms what is in force")
     else:
         for entry in found:
             click.echo("\n".join(_lines(entry)))
@@ -78,7 +78,7 @@ def _lines(entry: Mapping[str, Any]) -> list[str]:
 @click.argument("source", shell_complete=sources)
 @gives_orders
 def accept(*, source: str, plane: PlaneClient) -> None:
-    """Let go what is held of SOURCE: it is gone for good.
+    """Drop what is held of SOURCE: it is gone for good.
 
     The names of sources are in mesh-pilot admin status, and on the web page.
 
@@ -99,7 +99,7 @@ def accept(*, source: str, plane: PlaneClient) -> None:
 def log(*, level: str | None, reset: bool, output: str, plane: PlaneClient) -> None:
     """Show the levels of the log, or set them at run time, in all workers.
 
-    A level is debug, info, warn, error or none; without a scope it is that of all scopes that have none of their own.
+    A level is debug, info, warn, error or none; without a scope it is that of all scopes for which none is set.
 
     \b
     Examples:

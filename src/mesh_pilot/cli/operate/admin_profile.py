@@ -64,7 +64,7 @@ def cpu(*, plane: PlaneClient, seconds: int, form: str, into: Path | None) -> No
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
 @click.option("--into", type=click.Path(path_type=Path), help="Write it to this file.")
 def memory(*, plane: PlaneClient, seconds: int, output: str, into: Path | None) -> None:
-    """Trace where memory is taken and not given back meanwhile. The control plane is slower while this lasts.
+    """Trace where memory is taken and not given back. The control plane is slower while this lasts.
 
     Exits with 0, or 1 if the control plane does not answer or another profile is being made.
     """

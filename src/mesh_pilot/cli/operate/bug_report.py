@@ -70,7 +70,7 @@ def command(*, plane: PlaneClient, proxies: str, dumps: int, into: Path | None) 
     """Collect what is needed to understand a trouble in one archive: status, arguments, objects, proxies and what they
     refused, dumps of some of them, log levels, metrics, the latest revisions.
 
-    Keys, tokens and passwords are blanked. What cannot be had is named in errors.txt; the arguments need the role
+    Keys, tokens and passwords are blanked. What is not available is named in errors.txt; the arguments need the role
     operate. Read it with tar xzf; the dumps in it with mesh-pilot proxy-config --file.
 
     Exits with 0, or 1 if the control plane does not answer, or the archive cannot be written.

@@ -25,7 +25,7 @@ def command() -> None:
 @command.command("dump", context_settings={"show_default": True})
 @click.argument("server")
 @click.option("--collection", "collections", multiple=True, help="Only this collection; may be repeated.")
-@click.option("--wait", type=duration, default="5s", help="How long to wait for answers.")
+@click.option("--wait", type=duration, default="5s", help="Time to wait for answers.")
 @click.option("--tls-ca", type=PATH, help="PEM file of the CA of the server: connects with TLS.")
 @click.option("--tls-cert", type=PATH, help="PEM file of our certificate, for mutual TLS.")
 @click.option("--tls-key", type=PATH, help="PEM file of its key.")

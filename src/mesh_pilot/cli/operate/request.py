@@ -16,7 +16,7 @@ METHODS = ("GET", "POST", "PUT", "DELETE")
 @click.command("request", cls=SectionedCommand)
 @click.argument("method", type=click.Choice(METHODS, case_sensitive=False))
 @click.argument("path")
-@click.option("--data", "-d", metavar="TEXT|@FILE|-", help="The body: a text, a file, or - for standard input.")
+@click.option("--data", "-d", metavar="TEXT|@FILE|-", help="The body: a string, a file, or - for standard input.")
 @asks_a_plane
 def command(*, method: str, path: str, data: str | None, plane: PlaneClient) -> int:
     """Send a request to a control plane, and print the answer.

@@ -25,9 +25,9 @@ MOST = 1000
 """Names that are offered."""
 
 KINDS = (
-    "authorizationpolicy", "destinationrule", "envoyfilter", "gateway", "healthcheck", "localratelimit",
-    "peerauthentication", "proxyconfig", "requestauthentication", "serviceentry", "sidecar", "telemetry",
-    "trafficextension", "virtualservice", "wasmplugin", "workloadentry", "workloadgroup",
+    "authorizationpolicy", "destinationrule", "envoyfilter", "gateway", "globalratelimit", "healthcheck",
+    "localratelimit", "peerauthentication", "proxyconfig", "requestauthentication", "serviceentry", "sidecar",
+    "telemetry", "trafficextension", "virtualservice", "wasmplugin", "workloadentry", "workloadgroup",
     "backendtlspolicy", "gatewayclass", "grpcroute", "httproute", "kubernetesgateway", "listenerset", "referencegrant",
     "tcproute", "tlsroute", "udproute", "ingress",
 )  # fmt: skip

@@ -40,7 +40,7 @@ class FileObject:
 
 
 wait_option = click.option(
-    "--wait", type=duration, metavar="DURATION", help="Wait until all proxies have it, for so long at most: 30s."
+    "--wait", type=duration, metavar="DURATION", help="Wait until all proxies have it, at most this long: 30s."
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Check everything at the control plane, change nothing.")
 output_option = click.option(
@@ -93,8 +93,8 @@ def _objects_in(file: str, data: bytes, namespace: str) -> Iterator[FileObject]:
 def _file_object(file: str, found: Document, namespace: str) -> FileObject:
     from mesh_pilot.istio.kinds import KindError, lookup
 
-    # The order is that of usefulness: a file without apiVersion is no object at all, one of an unknown kind belongs to
-    # somebody else and is passed over, and only then is a missing name a mistake.
+    # The order is that of usefulness: a file without apiVersion is not an object at all, one of an unknown kind belongs
+    # to somebody else and is passed over, and only then is a missing name a mistake.
     place, data = f"{file}:{found.line}", dict(found.data)
     api_version, written = str(data.get("apiVersion") or ""), str(data.get("kind") or "")
     metadata = data.get("metadata")

@@ -17,17 +17,10 @@ import attrs
 import click
 
 from mesh_pilot.cli.plane.requests import PlaneClient, plane_address
+from mesh_pilot.cli.plane.user_files import contexts_file
 
 FILES = ("token_file", "ca", "certificate", "key")
 """The parts of a context that are paths."""
-
-
-def contexts_file() -> Path:
-    """``MESH_PILOT_CONTEXTS``, else ``mesh-pilot/contexts.yaml`` in the user's folder of settings."""
-    if named := os.environ.get("MESH_PILOT_CONTEXTS"):
-        return Path(named)
-    folder = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(folder) if folder else Path.home() / ".config") / "mesh-pilot" / "contexts.yaml"
 
 
 @attrs.frozen
@@ -70,7 +63,7 @@ class Contexts:
         return PlaneClient(context["pilot"], token=token, **files)
 
     def write(self) -> None:
-        """Write the file anew, readable for its owner alone. Raises ClickException."""
+        """Write the file again, readable for its owner alone. Raises ClickException."""
         import yaml
 
         content = {"current": self.current, "contexts": {name: dict(self.found[name]) for name in self.names}}

@@ -1,6 +1,7 @@
 """References to what a control plane has, which every command takes alike: objects, services and proxies.
 
-``KIND/NAME``, with the namespace of ``-n``; ``KIND/NAMESPACE/NAME``; ``KIND NAME...``. KIND is ``VirtualService``, in
+``KIND/NAME``, with the namespace of ``-n``; ``KIND/NAMESPACE/NAME``; ``KIND NAME...``; or as istioctl has it,
+``NAME.NAMESPACE``, if nothing else says the namespace and nothing has that whole name. KIND is ``VirtualService``, in
 any case and number, the short ``vs``, or the full ``virtualservice.networking.istio.io``; ``service`` (``svc``) and
 ``proxy`` are kinds, too. A service is named by its host, or by the first part of it where only one service has that.
 """
@@ -72,7 +73,7 @@ def is_kind(word: str) -> bool:
     return word.lower() in NOUNS or kind_named(word) is not None
 
 
-def references(words: Sequence[str], namespace: str | None) -> tuple[str, list[Name]]:
+def references(plane: PlaneClient, words: Sequence[str], namespace: str | None) -> tuple[str, list[Name]]:
     """The kind of the last word that has one, and what the words name. Raises ClickException."""
     kind, found = "", list[Name]()
     for word in words:
@@ -80,23 +81,38 @@ def references(words: Sequence[str], namespace: str | None) -> tuple[str, list[N
         if not rest and not kind:
             kind = kind_of(first)
         elif not rest:
-            found.append(_name(kind, namespace, word))
+            found.append(_name(plane, kind, namespace, word))
         elif len(rest) > 2 or not all((first, *rest)):
             raise click.UsageError(f"{word!r} is not KIND/NAME or KIND/NAMESPACE/NAME")
         else:
             kind, own = kind_of(first), rest[0] if len(rest) == 2 else namespace
             if namespace not in (None, own):
                 raise click.UsageError(f"{word!r} is in namespace {own}, and -n says {namespace}")
-            found.append(_name(kind, own, rest[-1]))
+            found.append(_name(plane, kind, own, rest[-1]))
     return kind, found
 
 
-def _name(kind: str, namespace: str | None, name: str) -> Name:
+def _name(plane: PlaneClient, kind: str, namespace: str | None, name: str) -> Name:
     if kind in (SERVICE, PROXY):
         return Name(kind, namespace or "", name)
     from mesh_pilot.istio.kinds import KINDS
 
-    return Name(kind, NO_NAMESPACE if KINDS[kind].cluster_scoped else namespace or DEFAULT_NAMESPACE, name)
+    if KINDS[kind].cluster_scoped:
+        return Name(kind, NO_NAMESPACE, name)
+    whole = Name(kind, namespace or DEFAULT_NAMESPACE, name)
+    if namespace is None and (dotted := _dotted(name)):
+        # Names of objects may have dots: only the control plane knows which is meant.
+        rows = plane.items("/objects", kind=kind, q=dotted[0])
+        found = {Name(kind, row["namespace"], row["name"]) for row in rows}
+        if whole not in found and (parted := Name(kind, dotted[1], dotted[0])) in found:
+            return parted
+    return whole
+
+
+def _dotted(name: str) -> tuple[str, str] | None:
+    """The name and the namespace in ``NAME.NAMESPACE``."""
+    first, _, last = name.rpartition(".")
+    return (first, last) if first and last else None
 
 
 def part_of_a_name(text: str) -> str:
@@ -112,25 +128,41 @@ def part_of_a_name(text: str) -> str:
 
 def named(plane: PlaneClient, word: str, namespace: str | None) -> Name:
     """The one thing of this name that the plane has, of whatever kind. Raises ClickException if it is not one."""
+    found, like = _called(plane, word, namespace)
+    if not found and namespace is None and (dotted := _dotted(word)):
+        found, _ = _called(plane, *dotted)
+    return _only(word, found, like)
+
+
+def _called(plane: PlaneClient, word: str, namespace: str | None) -> tuple[list[Name], list[Name]]:
+    """All that is called so, and what is like it."""
     found = plane.get("/search", q=word)
     all_ = [Name(SERVICE, space, host) for space, host in found["services"]["items"]]
     all_ += [Name(kind, space or NO_NAMESPACE, name) for kind, space, name in found["objects"]["items"]]
     all_ += [Name(PROXY, name.partition(".")[2], name) for (name,) in found["proxies"]["items"]]
-    return _only(word, [each for each in all_ if _is_called(each, word) and namespace in (None, each.namespace)], all_)
+    return [each for each in all_ if _is_called(each, word) and namespace in (None, each.namespace)], all_
 
 
 def service_named(plane: PlaneClient, asked: Name) -> Name:
     """The service of a host, or of the first part of one. Raises ClickException if that is not one service."""
-    rows = plane.items("/services", q=asked.name, namespace=asked.namespace or None)
-    found = [Name(SERVICE, row["namespace"], row["host"]) for row in rows]
-    exact = [each for each in found if each.name == asked.name.lower()]
-    if meant := exact or [each for each in found if _is_called(each, asked.name)]:
-        return _only(asked.name, meant, found)
+    meant = _services(plane, asked)
+    if not meant and not asked.namespace and (dotted := _dotted(asked.name)):
+        meant = _services(plane, Name(SERVICE, dotted[1], dotted[0]))
+    if meant:
+        return _only(asked.name, meant, meant)
     everything = [Name(SERVICE, row["namespace"], row["host"]) for row in plane.items("/services")]
     here = f" in namespace {asked.namespace}" if asked.namespace else ""
     if elsewhere := [str(each) for each in everything if _is_called(each, asked.name)]:
         raise click.ClickException(f"there is no service {asked.name}{here}; there is {_shown(elsewhere)}")
     return _only(asked.name, [], everything, f"there is no service {asked.name}{here}")
+
+
+def _services(plane: PlaneClient, asked: Name) -> list[Name]:
+    """The services of a host, else those of the first part of one."""
+    rows = plane.items("/services", q=asked.name, namespace=asked.namespace or None)
+    found = [Name(SERVICE, row["namespace"], row["host"]) for row in rows]
+    exact = [each for each in found if each.name == asked.name.lower()]
+    return exact or [each for each in found if _is_called(each, asked.name)]
 
 
 def proxy_named(asked: Name) -> str:

@@ -30,13 +30,15 @@ class PlaneClient:
     ca: Path | None = None
     """The CA of the server's certificate; None: the system's."""
     certificate: Path | None = None
-    """Our certificate, with the key in the file of its own or in the same."""
+    """Our certificate, with the key in the same file or in ``key``."""
     key: Path | None = None
+    has_login: bool = True
+    """True if the user's login there counts, where there is neither token nor certificate."""
     problem: str = ""
     """The reason why it is not known which plane is meant: raised when something is asked."""
 
     def get(self, path: str, **query: Any) -> Any:
-        """The JSON at a path beneath ``/api/v1``; parameters that are None are left out, lists are repeated."""
+        """The JSON at a path beneath ``/api/v1``; parameters of None are left out, lists are repeated."""
         return self.ask("GET", path, query)
 
     def items(self, path: str, **query: Any) -> list[dict[str, Any]]:
@@ -95,7 +97,7 @@ class PlaneClient:
             ) as client:
                 reply = client.request(method, url, **content)
         except httpx.InvalidURL as error:
-            raise click.ClickException(f"{url[:200]} is no URL: {error}") from None
+            raise click.ClickException(f"{url[:200]} is not a URL: {error}") from None
         except (httpx.HTTPError, OSError) as error:
             raise click.ClickException(self._no_answer(error)) from None
         return reply.status_code, reply.text
@@ -109,6 +111,9 @@ class PlaneClient:
             return self.address.rstrip("/")
         host = "127.0.0.1" if self.address.startswith(":") else ""
         return f"http://{host}{self.address}"
+
+    def _asks_for_logins(self) -> bool:
+        return self.has_login and not self.address.startswith("unix:")
 
     def _socket(self) -> str:
         return self.address.removeprefix("unix:").removeprefix("//")
@@ -142,6 +147,10 @@ class PlaneClient:
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "not text"
                 raise click.ClickException(f"--token-file {self.token_file}: {reason}") from None
+        if not token.strip() and self.token_file is None and self.certificate is None and self._asks_for_logins():
+            from mesh_pilot.cli.plane.logins import token_at
+
+            token = token_at(self.url)
         if token.strip():
             if not (token.strip().isascii() and token.strip().isprintable()) or len(token.split()) != 1:
                 where = f"--token-file {self.token_file}" if self.token_file else "MESH_PILOT_TOKEN"
@@ -166,7 +175,7 @@ class PlaneClient:
                     " may give orders"
                 )
             if cause is not None:
-                return f"nobody answers at {self._socket()}: {error}; {here}"
+                return f"no server answers at {self._socket()}: {error}; {here}"
             return f"{self._socket()} gives no proper answer: {error or type(error).__name__}"
         text = str(error)
         where = f"cannot ask {self.url}"
@@ -192,7 +201,8 @@ class PlaneClient:
             return f"{self.url}{BASE}{path} answers {status}: {first}"
         if status == 401:
             return (
-                f"{self.address}: {reason.partition(':')[0]}; give --token-file, or keep it in a context:"
+                f"{self.address}: {reason.partition(': send')[0]}; log in with mesh-pilot login where people do, else"
+                " give --token-file, or keep it in a context:"
                 f" mesh-pilot context add NAME --pilot {self.address} --token-file FILE; on its machine the admin"
                 " socket needs none: --pilot unix:///var/lib/mesh-pilot/admin.sock"
             )
@@ -216,7 +226,7 @@ def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise click.ClickException(f"{where} is no page of mesh-pilot's API") from None
+        raise click.ClickException(f"{where} is not a page of mesh-pilot's API") from None
 
 
 def _reason(text: str) -> str:

@@ -1,4 +1,4 @@
-"""``mesh-pilot proxy``: the agent beside an Envoy, on a machine of the mesh.
+"""``mesh-pilot proxy``: the agent next to an Envoy, on a machine of the mesh.
 
 ``flags`` lists the settings; ``istio_names``, ``machine`` and ``consul_service`` find their values where no
 flag gives them, ``pod_info`` those of a Pod; ``settings`` makes the agent's settings of all of them; ``run`` runs it.

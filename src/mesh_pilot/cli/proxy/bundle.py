@@ -22,7 +22,7 @@ FILES: Mapping[str, str] = {
     "consul-token-file": "consul.token",
     "custom-bootstrap": "bootstrap.yaml",
 }
-"""Settings that name a file which the bundle brings, and its name beside ``proxy.yaml``."""
+"""Settings that name a file which the bundle brings, and its name next to ``proxy.yaml``."""
 
 LEFT_OUT = (
     *("token-file", "consul-login-token-file", "cert-chain", "key", "root-cert", "sds-socket", "plaintext"),

@@ -14,7 +14,7 @@ from mesh_pilot.cli.proxy.install import UNITS
 SYSTEMD = Path("/run/systemd/system")
 """Is there where systemd runs (sd_booted(3))."""
 PATIENCE_SECONDS = 60.0
-"""For a program, also one that starts a proxy, which is to become ready."""
+"""Timeout for a program to become ready, also for one that starts a proxy."""
 
 
 def put(path: Path, content: str, mode: int = 0o644, *, group: int | None = None) -> bool:

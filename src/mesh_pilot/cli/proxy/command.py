@@ -52,7 +52,7 @@ def proxy_command(kind: str, help_text: str) -> click.Command:
         help=f"""{help_text}
 
         Gets and renews a certificate, runs Envoy, and stands between it and the control plane. Runs until SIGTERM or
-        Ctrl-C, then drains. SIGHUP starts it anew without a gap, for an upgrade.
+        Ctrl-C, then drains. SIGHUP starts it again without a gap, for an upgrade.
 
         Each flag is also a variable, --token-file {PREFIX}TOKEN_FILE, and a key of the file, token-file. A flag wins
         over a variable, that over a variable of Istio, that over the file.

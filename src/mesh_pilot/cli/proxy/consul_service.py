@@ -1,4 +1,4 @@
-"""A service of the local Consul agent: what it says of the workload beside us.
+"""A service of the local Consul agent: what it says of the workload next to us.
 
 The last answer is kept, so that a machine that starts while its Consul agent is away knows who it is.
 """
@@ -73,7 +73,7 @@ def _last(kept: Path, service_id: str) -> Mapping[str, Any] | None:
 
 
 def _keep(kept: Path, service: Mapping[str, Any]) -> None:
-    """Keep an answer; a disk that is full or read-only is no reason not to start."""
+    """Keep an answer; a full or read-only disk does not prevent the start."""
     from contextlib import suppress
 
     from mesh_pilot.identity.trust.private_files import replace

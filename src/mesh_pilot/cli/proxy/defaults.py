@@ -139,7 +139,7 @@ def _read_proxy_config(data: Mapping[str, Any], entry: Entry) -> dict[str, Any]:
 def _refuse_objects(name: str, value: Mapping[Any, Any], entry: Entry) -> None:
     for key, one in value.items():
         if one is None or isinstance(one, (list, dict)):
-            raise SettingsFileError(f"{entry.places.get(str(key), entry.place)}: {name} {key} must be a text")
+            raise SettingsFileError(f"{entry.places.get(str(key), entry.place)}: {name} {key} must be a string")
 
 
 def _as_text(value: object) -> str:

@@ -31,7 +31,7 @@ _who, _control_planes, _envoy = (
 
 @click.command("envoy-bootstrap", cls=SectionedCommand, context_settings={"show_default": True})
 @_who("--id", "name", required=True, help="Name of this workload, such as web-1.")
-@_who("--namespace", default="default", help="Its namespace.")
+@_who("--namespace", default="default", help="Namespace of this workload.")
 @_who("--ip", type=ip_address, required=True, help="The IP address under which services list this workload.")
 @_who(
     "--type",
@@ -47,7 +47,7 @@ _who, _control_planes, _envoy = (
     default="REDIRECT",
     help="How traffic reaches a sidecar: iptables REDIRECT or TPROXY, or NONE if applications connect to it.",
 )
-@_who("--locality", default="", help="Its locality: region/zone/subzone; the nearest --pilot is used.")
+@_who("--locality", default="", help="Locality: region/zone/subzone; the nearest --pilot is used.")
 @_who("--domain", default="cluster.local", help="DNS domain of the mesh.")
 @_who("--metadata", type=label, multiple=True, help="More node metadata, such as CLUSTER_ID=vms.")
 @_control_planes(

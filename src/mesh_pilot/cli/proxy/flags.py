@@ -75,6 +75,30 @@ def service(value: Any) -> object:
     return value
 
 
+@FlagType
+def principal(text: str) -> str:
+    """A principal as a SPIFFE id."""
+    from mesh_pilot.agent.status.exports import read_principal
+
+    return read_principal(text)
+
+
+@FlagType
+def receiver(text: str) -> str:
+    """The URL of an OTLP receiver."""
+    from mesh_pilot.agent.status.exports import read_endpoint
+
+    return read_endpoint(text)
+
+
+@FlagType
+def interval(value: Any) -> float:
+    """The time between two pushes, in seconds."""
+    from mesh_pilot.agent.status.exports import read_interval
+
+    return read_interval(duration.convert(value, None, None))
+
+
 def _many(help_text: str, **more: Any) -> Mapping[str, Any]:
     return {"multiple": True, "help": help_text, **more}
 
@@ -82,12 +106,12 @@ def _many(help_text: str, **more: Any) -> Mapping[str, Any]:
 FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
     "Who it is": (
         ("--name", {"help": "Name of this workload, such as web-1.  [default: the machine's]"}),
-        ("--namespace", {"default": "default", "help": "Its namespace."}),
+        ("--namespace", {"default": "default", "help": "Namespace of this workload."}),
         (
             "--service-account",
             {
                 "default": "default",
-                "help": "Its service account: with the namespace, its identity. Both are those of the token or"
+                "help": "Service account; with the namespace, the identity. Both are those of the token or"
                 " certificate, if not given.",
             },
         ),
@@ -118,13 +142,16 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
         ("--delta/--sotw", {"default": True, "help": "Incremental xDS, or State of the World."}),
         ("--traffic/--no-traffic", {"default": True, "help": "Tell them what becomes of requests."}),
     ),
-    "Its certificate": (
+    "Certificate": (
         ("--token-file", {"type": _PATH, "help": "File with a join token or JSON Web Token."}),
         ("--consul-login-token-file", {"type": _PATH, "help": "File with the token of a Consul login."}),
         ("--consul-login-service", {"default": "", "help": "Which of its services we are.  [default: the account]"}),
-        ("--cert-chain", {"type": _PATH, "help": "PEM file of a certificate to use as it is;"}),
-        ("--key", {"type": _PATH, "help": "of its key;"}),
-        ("--root-cert", {"type": _PATH, "help": "and of the mesh's roots. They are read again when they change."}),
+        ("--cert-chain", {"type": _PATH, "help": "PEM file of a certificate to use as it is, with --key."}),
+        ("--key", {"type": _PATH, "help": "PEM file of the key of --cert-chain."}),
+        (
+            "--root-cert",
+            {"type": _PATH, "help": "PEM file of the mesh's roots. All three are read again when they change."},
+        ),
         ("--sds-socket", {"type": _PATH, "help": "Unix socket of another SDS server, such as SPIRE's agent."}),
         ("--cert-ttl", {"type": duration, "help": "Lifetime to ask for.  [default: the control plane's]"}),
         ("--key-type", {"type": click.Choice(["EC", "RSA"]), "default": "EC", "help": "P-256, or 2048 bits."}),
@@ -144,10 +171,28 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
             {"type": objects, "help": "Readiness probe, as of a WorkloadGroup.  [default: that of the group]"},
         ),
         ("--app-probers", {"type": yaml, "help": "Probes to answer for it, as Istio's ISTIO_KUBE_APP_PROBERS."}),
-        ("--scrape", {"type": yaml, "help": "Its metrics: {scrape, port, path}.  [default: the annotations]"}),
+        (
+            "--scrape",
+            {"type": yaml, "help": "Metrics of the application: {scrape, port, path}.  [default: the annotations]"},
+        ),
+    ),
+    "Metrics that leave the machine": (
+        (
+            "--secure-metrics-port",
+            {"type": _PORT, "help": "The merged metrics over mutual TLS, such as 15092.  [default: the ProxyConfig's]"},
+        ),
+        (
+            "--secure-metrics-principal",
+            _many(
+                "TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT that may read them.  [default: all of the mesh]", type=principal
+            ),
+        ),
+        ("--otel-metrics", {"type": receiver, "help": "OTLP receiver over HTTP, http://HOST:4318, to push them to."}),
+        ("--otel-metrics-interval", {"type": interval, "help": "Time between two pushes.  [default: 60s]"}),
+        ("--otel-tls-ca", {"type": _PATH, "help": "PEM file of its roots, for https.  [default: the system's]"}),
     ),
     "Envoy": (
-        ("--envoy", {"type": _PATH, "help": "The binary.  [default: $ENVOY, beside this Python, on PATH]"}),
+        ("--envoy", {"type": _PATH, "help": "The binary.  [default: $ENVOY, next to this Python, on PATH]"}),
         (
             "--envoy-log-level",
             {"type": click.Choice(ENVOY_LEVELS), "default": "warning", "help": "Level of Envoy's log."},
@@ -157,7 +202,7 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
             {"cls": ListOption, "default": "", "help": "Levels of its components, NAME:LEVEL,..."},
         ),
         ("--envoy-flag", _many("One more flag for Envoy.")),
-        ("--base-id", {"type": click.IntRange(min=0), "help": "Of its shared memory.  [default: one that is free]"}),
+        ("--base-id", {"type": click.IntRange(min=0), "help": "Base id of its shared memory.  [default: a free one]"}),
         ("--custom-bootstrap", {"type": _PATH, "help": "File, YAML or JSON, merged over its bootstrap."}),
         ("--proxy-config", {"type": yaml, "help": "Istio's ProxyConfig, over that of the control plane."}),
         ("--minimum-drain", {"type": duration, "default": "5s", "help": "Shortest drain, with the next one."}),

@@ -17,16 +17,16 @@ _ADVICE = (
     " that command, or name it with --program"
 )
 DRAIN_SECONDS = 90
-"""How long systemd waits for the drain: Consul's, then Envoy's, of 5 s unless a ProxyConfig says more."""
+"""The time that systemd waits for the drain: Consul's, then Envoy's, of 5 s unless a ProxyConfig says more."""
 
 _PROXY = """\
-# The proxy of this machine: Envoy, and the agent beside it (systemd 247 or newer). Made by: mesh-pilot proxy install
+# The proxy of this machine: Envoy, and the agent next to it (systemd 247 or newer). Made by: mesh-pilot proxy install
 
 [Unit]
 Description=mesh-pilot proxy, the Envoy of this machine with its agent
 Wants=network-online.target
 After=network-online.target consul.service
-# It retries for ever.
+# It retries forever.
 StartLimitIntervalSec=0
 
 [Service]
@@ -94,7 +94,7 @@ Wants={name}.service network-online.target
 # Consul is up once it has joined others, whose names it may look up: no DNS is redirected before.
 After=network-online.target consul.service
 Before={name}.service
-# It retries for ever.
+# It retries forever.
 StartLimitIntervalSec=0
 
 [Service]
@@ -162,7 +162,7 @@ def redirection(*, user: str, interception: str, dns: bool) -> list[str]:
 @click.command("install", context_settings={"show_default": True})
 @click.option("--type", "kind", type=click.Choice(["sidecar", "router"]), default="sidecar", help="What the unit runs.")
 @click.option("--program", help="Path of mesh-pilot on that machine.  [default: this one]")
-@click.option("--user", default=USER, help="User that proxy and Envoy run as, and nobody else.")
+@click.option("--user", default=USER, help="User that runs proxy and Envoy, and nothing else.")
 @click.option(
     "--interception",
     type=click.Choice(["REDIRECT", "TPROXY", "NONE"]),
@@ -173,8 +173,8 @@ def redirection(*, user: str, interception: str, dns: bool) -> list[str]:
 @click.option("--service", help="Name of the application in Consul: a definition of it.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Where the application listens.")
 @click.option("--protocol", default="http", help="What it speaks there.")
-@click.option("--namespace", default="default", help="Its namespace in the mesh.")
-@click.option("--service-account", help="Its service account.  [default: the service's name]")
+@click.option("--namespace", default="default", help="Namespace in the mesh.")
+@click.option("--service-account", help="Service account.  [default: the service's name]")
 @click.option("--write", "root", type=click.Path(path_type=Path), help="Write the files below this folder; / installs.")
 @click.option("--force", is_flag=True, help="With --write, replace files that differ.")
 def command(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PROXY_UID = 1337
 _FAMILY_PROBES = ((4, socket.AF_INET, "192.0.2.1"), (6, socket.AF_INET6, "2001:db8::1"))
-"""Addresses that nobody has: asking for a route to them sends nothing."""
+"""Addresses that no host has: asking for a route to them sends nothing."""
 
 
 def _option(short: str, name: str, *, istio: str = "", **attributes: Any) -> Callable[[str], Callable[[Any], Any]]:
@@ -127,14 +127,14 @@ _OPTIONS: Mapping[str, Sequence[Callable[[str], Callable[[Any], Any]]]] = {
             "-u",
             "--proxy-uid",
             cls=ListOption,
-            help="Users, by name or number, that Envoy and the agent run as; nobody else may."
+            help="Users, by name or number, that Envoy and the agent run as; no other user may."
             "  [default: $ENVOY_USER, else istio-proxy if there is that user, else 1337]",
         ),
         _option(
             "-g",
             "--proxy-gid",
             cls=ListOption,
-            help="Their groups.  [default: for a user by name its own group; for a number the same number]",
+            help="Groups that they run as.  [default: for a user by name its own group; for a number the same]",
         ),
     ),
     "DNS": (
@@ -373,7 +373,7 @@ def _dns_servers(path: Path, *, everything: bool) -> tuple[Address, ...] | None:
             try:
                 servers.append(ipaddress.ip_address(words[1].partition("%")[0]))
             except ValueError:
-                _note(f"{path}: name server {words[1]!r} is no IP address, and ignored")
+                _note(f"{path}: name server {words[1]!r} is not an IP address, and ignored")
     if everything:
         if any(server.is_loopback for server in servers):
             _note(

@@ -90,7 +90,7 @@ def _metadata(given: Mapping[str, str], metadata: dict[str, Any], labels: dict[s
             except ValueError:
                 values = None
             if not isinstance(values, dict):
-                yield Remark("variable of istio is refused", {"variable": name, "reason": "it is no JSON object"})
+                yield Remark("variable of istio is refused", {"variable": name, "reason": "it is not JSON object"})
             elif name == f"{META_JSON}LABELS":
                 labels.update({key: str(value) for key, value in values.items()})
             else:

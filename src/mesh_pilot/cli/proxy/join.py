@@ -191,28 +191,30 @@ def _certificate(bundle: JoinBundle, place: JoinPlace) -> IdentityMaterial:
     import trio
 
     from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
+    from mesh_pilot.agent.identity.credentials import named_in
     from mesh_pilot.agent.identity.folder import CertificateFolder
     from mesh_pilot.agent.identity.identity import FOLDER
-    from mesh_pilot.agent.identity.material import MaterialError, new_key, new_request, read_material
-    from mesh_pilot.agent.identity.signing import NotSigned, SigningFailure, request_certificate
+    from mesh_pilot.agent.identity.material import MaterialError, new_key
+    from mesh_pilot.agent.identity.signing import NotSigned, SigningFailure, signed_material
     from mesh_pilot.net.rpc import CertificateFiles, RpcError, client_tls
 
-    key, csr = new_request(new_key("EC"))
+    metadata = {"authorization": f"Bearer {bundle.files['token-file'].strip()}"}
     own, problems = CertificateFolder(place.state / FOLDER), []
     with _file_errors(own.path), place.as_user(), NamedTemporaryFile(suffix=".pem") as roots, one_line(RpcError):
         own.prepare()  # what could not be kept would cost a use of the token
         roots.write(bundle.files["tls-ca"].encode())
         roots.flush()
         request = partial(
-            request_certificate,
-            csr=csr,
+            signed_material,
+            key=new_key("EC"),
+            name=named_in(metadata),
             tls=client_tls(CertificateFiles(trusted=Path(roots.name))),
             server_name=bundle.settings.get("tls-server-name"),
-            metadata={"authorization": f"Bearer {bundle.files['token-file'].strip()}"},
+            metadata=metadata,
         )
         for pilot in bundle.settings["pilot"]:
             try:
-                material = read_material(key, *trio.run(request, Pilot.parse(pilot).address))
+                material = trio.run(request, Pilot.parse(pilot).address)
             except NotSigned as error:
                 if error.kind is SigningFailure.PROOF:
                     raise click.ClickException(f"the control plane refuses: {error}; {_another(bundle)}") from None

@@ -93,7 +93,7 @@ def why_unusable(folder: Path, *, make: bool = True) -> str:
     except OSError as error:
         return error.strerror or str(error)
     if not stat.S_ISDIR(found.st_mode):
-        return "it is no folder"
+        return "it is not a folder"
     if reason := why_not_ours(folder, found):
         return reason
     return "" if _is_writable(folder) else "it cannot be written"

@@ -1,4 +1,4 @@
-"""One heap for all threads of the agent, as a precaution: each thread may get one of its own."""
+"""One heap for all threads of the agent, as a precaution: otherwise each thread may get its own."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 FOLDER = Path("/etc/istio/pod")
 MAX_BYTES = 1 << 20
-"""Of a file; Kubernetes allows annotations a quarter of it."""
+"""The largest size of a file; Kubernetes allows annotations a quarter of it."""
 
 _LINE = re.compile(r'([^=\n]+)="((?:[^"\\\n]|\\.)*)"')
 

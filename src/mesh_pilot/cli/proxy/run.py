@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _PATIENCE_SECONDS = 20.0
-"""For an Envoy that judges a bootstrap."""
+"""Timeout for an Envoy that judges a bootstrap."""
 
 
 def run_proxy(kind: str, given: MutableMapping[str, Any], ctx: click.Context) -> int:
@@ -121,4 +121,4 @@ def run_agent_of(settings: AgentSettings) -> None:
     handover = Handover.received()
     while trio.run(run_agent, settings, handover):
         reason = handover.execute()
-        log.error("another version cannot be executed; this one goes on", reason=reason)
+        log.error("another version cannot be executed; this one continues", reason=reason)

@@ -2,7 +2,7 @@
 
 Design note. A value can come from seven places: flag, variable, variable of Istio, labels and annotations of the Pod,
 the file, a ProxyConfig, and what the Consul agent or a proof of identity says. Click merges the first five, as its
-``default_map`` is below flags and variables; the others are looked up only for settings that nobody gave (``unset``),
+``default_map`` is below flags and variables; the others are looked up only for settings not given (``unset``),
 since asking takes time and may fail. So `agent_settings` goes in that order, and each step fills what is still unset.
 
 The flags are a table, not fields of attrs classes as those of discovery (``model.flags``): the help of the agent loads
@@ -33,9 +33,11 @@ from mesh_pilot.agent.settings import (
     CredentialSettings,
     DnsSettings,
     EnvoySettings,
+    ExportSettings,
     PlaneSettings,
     Ports,
 )
+from mesh_pilot.agent.status.exports import EXPORT_NAMES
 from mesh_pilot.cli.lib.options import variable_of
 from mesh_pilot.cli.proxy import machine
 from mesh_pilot.cli.proxy.consul_service import from_consul
@@ -45,7 +47,7 @@ from mesh_pilot.cli.proxy.istio_names import ANSWERED, CPU_LIMIT, META, Remark
 from mesh_pilot.cli.proxy.pod_info import pod_annotations
 from mesh_pilot.cli.proxy.proven_names import proven_names
 from mesh_pilot.cli.proxy.values import read_object
-from mesh_pilot.model.proxy import Interception, NodeType
+from mesh_pilot.model.proxy import VIRTUAL_HOSTS, Interception, NodeType
 from mesh_pilot.model.service import Locality
 
 CONFIG_ANNOTATION = "proxy.istio.io/config"
@@ -58,9 +60,11 @@ ANNOTATIONS = {
 SCRAPED = "prometheus.io/"
 """Prefix of the annotations about the application's metrics."""
 
+_READ_METADATA = (EXIT_ON_ZERO, MINIMUM_DRAIN, LOCAL_METRICS, *EXPORT_NAMES)
+"""Names in ``proxyMetadata`` that have an effect here; others may be node metadata."""
 _NO_EFFECT = "field of the proxy config has no effect"
 _OF_OTHERS = {
-    "caCertificatesPem": "only the control plane says whom to trust besides",
+    "caCertificatesPem": "only the control plane says whom else to trust",
     **dict.fromkeys(("lightstep", "stackdriver", "openCensusAgent"), "a current Envoy has no such tracer"),
 }
 """Fields that have an effect elsewhere, or none in an object that has one."""
@@ -74,7 +78,7 @@ def agent_settings(
     environ: Mapping[str, str],
     remarks: list[Remark],
 ) -> AgentSettings:
-    """``unset``: the settings that nobody gave, by name; other settings, or the Consul agent, may say them.
+    """``unset``: the settings that were not given, by name; other settings, or the Consul agent, may say them.
 
     ``below`` has what the file and Istio's variables say of settings that are merged. Raises UsageError, AgentError.
     """
@@ -129,17 +133,24 @@ def agent_settings(
         probes=given["probe"] or ([own["readinessProbe"]] if "readinessProbe" in own else ()),
         app_probers=given["app_probers"] or {},
         scrape=given["scrape"] or _scrape(merged["annotation"]),
+        exports=ExportSettings(
+            secure_port=given["secure_metrics_port"],
+            secure_principals=tuple(given["secure_metrics_principal"]),
+            endpoint=given["otel_metrics"] or "",
+            interval_seconds=given["otel_metrics_interval"],
+            roots=_absolute(given["otel_tls_ca"]),
+        ),
         auto_register_group=given["auto_register_group"],
     )
 
 
 def _fill(given: MutableMapping[str, Any], unset: Set[str], found: Mapping[str, Any]) -> None:
-    """Take what was found for settings that nobody gave."""
+    """Take what was found for settings that were not given."""
     given.update({name: value for name, value in found.items() if name in unset and value is not None})
 
 
 def _given(given: Mapping[str, Any], unset: Set[str], name: str) -> Any:
-    """The value of a setting; None where nobody gave one."""
+    """The value of a setting; None if none was given."""
     return None if name in unset else given[name]
 
 
@@ -175,7 +186,7 @@ def _remark_on_idle(config: Mapping[str, Any], remarks: list[Remark]) -> None:
             fields = {"field": name, "reason": text.replace("`", "")}
             remarks.append(Remark(_NO_EFFECT, fields))
     for name in config.get(METADATA, {}):
-        if not name.startswith(META) and name not in (EXIT_ON_ZERO, MINIMUM_DRAIN, LOCAL_METRICS):
+        if not name.startswith(META) and name not in _READ_METADATA:
             reason = ANSWERED.get(name, "it is not read there: set the variable, or use the flag, if there is one")
             remarks.append(Remark(_NO_EFFECT, {"field": f"{METADATA}.{name}", "reason": reason}))
     for name, reason in _OF_OTHERS.items():
@@ -205,7 +216,7 @@ def _cpu_limit(environ: Mapping[str, str], remarks: list[Remark]) -> int | None:
     """The CPUs that a container may use: Envoy would start a thread for each of its node's."""
     text = environ.get(CPU_LIMIT, "")
     if text and not (text.isascii() and text.isdigit() and 0 < int(text[:5]) < 10_000):
-        remarks.append(Remark("variable of istio is refused", {"variable": CPU_LIMIT, "reason": "it is no number"}))
+        remarks.append(Remark("variable of istio is refused", {"variable": CPU_LIMIT, "reason": "it is not a number"}))
         return None
     return int(text) if text else None
 
@@ -240,12 +251,15 @@ def _node(
     name = given["name"] or machine.default_name()
     for flag, text in (("--name", name), ("--namespace", given["namespace"]), ("--domain", given["domain"])):
         if not re.fullmatch(r"[^\s~/]+", text):
-            raise click.UsageError(f"{flag}: {text!r} is no name: it has no blanks, slashes or tildes")
+            raise click.UsageError(f"{flag}: {text!r} is not a name: it has no blanks, slashes or tildes")
     metadata: dict[str, Any] = {
         key.removeprefix(META): text for key, text in own.get(METADATA, {}).items() if key.startswith(META)
     }
     metadata["SERVICE_ACCOUNT"] = given["service_account"]
     metadata.setdefault(SYSTEM_ROOTS, system_roots(environ))
+    if given["delta"]:
+        # Fixed for the life of this Envoy, so that no upgrade of a control plane takes the tables of one that runs.
+        metadata.setdefault(VIRTUAL_HOSTS, "split")
     if merged["annotation"]:
         metadata["ANNOTATIONS"] = merged["annotation"]
     metadata.pop(DNS_CAPTURE, None)
@@ -342,6 +356,8 @@ def _ports(given: Mapping[str, Any], unset: Set[str]) -> Ports:
         if port and port in seen:
             raise click.UsageError(f"--{seen[port]}-port and --{name}-port are both {port}: change one of them")
         seen[port] = name
+    if (port := given["secure_metrics_port"]) and port in seen:
+        raise click.UsageError(f"--{seen[port]}-port and --secure-metrics-port are both {port}: change one of them")
     if not ports["status"] and "readiness_port" in unset:
         ports["readiness"] = 0
     if ports["readiness"] and not ports["status"]:

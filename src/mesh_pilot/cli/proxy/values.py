@@ -33,4 +33,4 @@ def _read(value: Any) -> Any:
     try:
         return yaml.safe_load(value)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise click.BadParameter(f"this is no YAML: {' '.join(str(error).split())}") from None
+        raise click.BadParameter(f"this is not YAML: {' '.join(str(error).split())}") from None

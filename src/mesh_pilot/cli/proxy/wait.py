@@ -1,7 +1,7 @@
-"""``mesh-pilot proxy wait``: wait until the proxy beside it is ready, as ``pilot-agent wait``.
+"""``mesh-pilot proxy wait``: wait until the proxy next to it is ready, as ``pilot-agent wait``.
 
 An injected sidecar runs it after its start where ``holdApplicationUntilProxyStarts`` is set: Kubernetes starts the
-containers after it when it has ended.
+containers after it when it ended.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mesh_pilot.cli.lib.options import duration
 
 @click.command("wait", context_settings={"show_default": True})
 @click.option("--url", default="http://localhost:15021/healthz/ready", help="Where readiness is asked for.")
-@click.option("--timeout", type=duration, default="60s", help="Give up after so long.")
+@click.option("--timeout", type=duration, default="60s", help="Give up after this long.")
 @click.option("--period", type=duration, default="500ms", help="Ask so often.")
 @click.option("--request-timeout", type=duration, default="500ms", help="Longest wait for an answer.")
 def command(url: str, timeout: float, period: float, request_timeout: float) -> None:
@@ -23,7 +23,7 @@ def command(url: str, timeout: float, period: float, request_timeout: float) -> 
     from urllib.request import ProxyHandler, build_opener
 
     if not url.startswith(("http://", "https://")):
-        raise click.UsageError(f"--url: {url!r} is no URL such as http://localhost:15021/healthz/ready")
+        raise click.UsageError(f"--url: {url!r} is not a URL such as http://localhost:15021/healthz/ready")
     ask, end, reason = build_opener(ProxyHandler({})), time.monotonic() + timeout, ""
     while True:
         try:

@@ -17,6 +17,7 @@ from typing import Any
 
 import attrs
 import structlog
+import trio
 from consul import base
 
 from mesh_pilot.base.reading import as_integer, as_objects
@@ -34,6 +35,7 @@ from mesh_pilot.consul.client.settings import Consistency, ConsulSettings
 
 log = structlog.get_logger(scope="sources")
 
+_OBJECT_OR_NULL = (dict, type(None))
 _LIST_OR_NULL = (list, type(None))
 """Consul answers null for an absent key, and for a kind without entries."""
 
@@ -63,6 +65,13 @@ class ConsulApi(ConsulClient):
         """True if Consul is asked to leave services out of its catalog."""
         return bool(self._catalog_filter)
 
+    async def peering(self) -> Answer:
+        """The peering of the settings: ``{State, StreamStatus: {ImportedServices}}``; None if it does not exist.
+
+        It is answered at once: its state and imports move no index that a query could wait for.
+        """
+        return await self._asked(_OBJECT_OR_NULL, f"/v1/peering/{self._settings.peer}", 0, 0.0)
+
     async def services(self, index: int, wait_seconds: float) -> Answer:
         """All services, each with all its tags: an object; newer versions of Consul leave out what is filtered."""
         path = "/v1/catalog/services"
@@ -79,8 +88,9 @@ class ConsulApi(ConsulClient):
     async def instances(self, name: str, index: int, wait_seconds: float) -> Answer:
         """The health entries of a service's instances: a list of ``{Node, Service, Checks}``."""
         path, tag = f"/v1/health/service/{name}", self._settings.service_tag or None
-        if self._settings.service_filter:
-            narrowing: list[Parameter] = [("filter", self._settings.service_filter), *([("tag", tag)] if tag else [])]
+        said = {"peer": self._settings.peer, "filter": self._settings.service_filter, "tag": tag}
+        if self._settings.peer or self._settings.service_filter:
+            narrowing: list[Parameter] = [(key, value) for key, value in said.items() if value]
             return await self._asked(list, path, index, wait_seconds, *narrowing)
         return _answer(list, path, await self.health.service(name, tag=tag, **_blocking(index, wait_seconds)))
 
@@ -142,15 +152,33 @@ class ConsulApi(ConsulClient):
         return await self._asked(_LIST_OR_NULL, f"/v1/kv/{prefix}", index, wait_seconds, ("recurse", "1"))
 
     async def entries(self, kind: str, index: int, wait_seconds: float) -> Answer:
-        """All config entries of a kind: a list of ``{Kind, Name, ...}``."""
-        return await self._asked(_LIST_OR_NULL, f"/v1/config/{kind}", index, wait_seconds)
+        """All config entries of a kind: a list of ``{Kind, Name, ...}``; none of one that an older Consul lacks."""
+        try:
+            return await self._asked(_LIST_OR_NULL, f"/v1/config/{kind}", index, wait_seconds)
+        except ConsulError as error:
+            if "invalid config entry kind" not in str(error):
+                raise
+        if index:
+            await trio.sleep(wait_seconds)
+        return Answer(1, None)
 
     async def intentions(self, index: int, wait_seconds: float) -> Answer:
         """All intentions: a list of ``{SourceName, DestinationName, Action, ...}``."""
         return await self._asked(_LIST_OR_NULL, "/v1/connect/intentions", index, wait_seconds)
 
+    async def connect_roots(self, index: int, wait_seconds: float) -> Answer:
+        """The roots of Consul's own mesh: ``{TrustDomain, ActiveRootID, Roots: [{RootCert, ...}]}``."""
+        return await self._asked(dict, "/v1/agent/connect/ca/roots", index, wait_seconds)
+
+    async def connect_leaf(self, service: str, index: int, wait_seconds: float) -> Answer:
+        """A service's certificate in Consul's own mesh, with its key: ``{CertPEM, PrivateKeyPEM, ServiceURI, ...}``.
+
+        The agent keeps it, and renews it in time.
+        """
+        return await self._asked(dict, f"/v1/agent/connect/ca/leaf/{service}", index, wait_seconds)
+
     async def is_allowed(self, source: str, destination: str) -> object:
-        """Whether intentions, or else the default policy, let a service call another: ``{Allowed}``."""
+        """True if intentions, or else the default policy, let a service call another: ``{Allowed}``."""
         names: list[Parameter] = [("source", source), ("destination", destination)]
         if self.dc:
             names.append(("dc", self.dc))
@@ -194,7 +222,7 @@ def _blocking(index: int, wait_seconds: float) -> dict[str, Any]:
 def _answer(expected: type | tuple[type, ...], path: str, found: tuple[object, object]) -> Answer:
     index, data = found
     if not isinstance(data, expected):
-        raise ConsulError(f"what answers {path} is no Consul: it answers with {type(data).__name__}")
+        raise ConsulError(f"what answers {path} is not Consul: it answers with {type(data).__name__}")
     return Answer(index_of(index), data)
 
 

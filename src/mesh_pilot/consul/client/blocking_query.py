@@ -1,6 +1,6 @@
 """Following one thing in Consul by blocking queries, and what all of them do during an outage.
 
-Rules: Consul, "Blocking Queries", implementation details: an index that goes back or is not positive starts anew; a
+Rules: Consul, "Blocking Queries", implementation details: an index that goes back or is not positive starts again; a
 query may return without a change; clients limit how often they ask.
 """
 
@@ -20,7 +20,7 @@ from mesh_pilot.consul.client.settings import ConsulSettings
 
 log = structlog.get_logger(scope="sources")
 
-SILENT = "Consul does not answer; its last answers stay in force"
+SILENT = "Consul does not answer; its last answers are kept"
 REFUSES = "Consul refuses the token; its last answers are kept"
 
 TakeAnswer = Callable[[Answer, bool], Awaitable[float | None]]
@@ -169,5 +169,6 @@ async def run_blocking_query(
             most_seconds = await take(answer, is_lost)
             if service is not None:
                 pool.note_read(service, answer.index, is_changed=is_changed)
+            del answer  # JSON of many kilobytes, which would stay while the next query waits
     finally:
         pool.troubles.pop(name, None)

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partialmethod
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 from consul import base
@@ -73,7 +73,8 @@ class TokenFile:
 
 
 class HttpTransport(base.HTTPClient):  # type: ignore[misc]
-    """The transport of python-consul2, whose methods return coroutines. State: the number of requests."""
+    """The transport of python-consul2, whose methods return coroutines. State: the number of requests, and of bytes of
+    their answers."""
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class HttpTransport(base.HTTPClient):  # type: ignore[misc]
         self._extensions = {"sni_hostname": agent.tls.server_name} if agent.tls.server_name else {}
         self._timing = timing
         self.requests = 0
+        self.read_bytes = 0
 
     async def _request(
         self,
@@ -116,8 +118,8 @@ class HttpTransport(base.HTTPClient):  # type: ignore[misc]
             async with self._connect() as client:
                 reply = await client.request(
                     method,
-                    quote(path, safe="/:"),
-                    params=[(name, str(value)) for name, value in every],
+                    # Whole, as httpx parses it once for each part that it has to add.
+                    f"{str(client.base_url).rstrip('/')}{quote(path, safe='/:')}{_query(every)}",
                     content=data,
                     headers={**({"X-Consul-Token": token} if token else {}), **(headers or {})},
                     timeout=self._timeout(every),
@@ -125,11 +127,13 @@ class HttpTransport(base.HTTPClient):  # type: ignore[misc]
                 )
         except httpx.HTTPError as error:
             raise ConsulError(f"{type(error).__name__}: {_innermost_text(error)}".rstrip(": ")) from error
+        self.read_bytes += len(reply.content)
         reply.headers.setdefault("x-consul-index", "")  # python-consul2 fails without one
         try:
-            found = callback(base.Response(reply.status_code, reply.headers, reply.text, reply.content))
+            text = reply.content.decode("utf-8", "replace")
+            found = callback(base.Response(reply.status_code, reply.headers, text, reply.content))
             # Lone surrogates are valid in JSON, and no output could be written with them.
-            return _encodable(found) if _SURROGATE.search(reply.text) else found
+            return _encodable(found) if _SURROGATE.search(text) else found
         except base.ACLPermissionDenied as error:
             raise ConsulDeniedError(f"Consul refuses {path}: {str(error).strip()}") from error
         except (base.BadRequest, base.ACLDisabled, base.NotFound) as error:
@@ -137,7 +141,7 @@ class HttpTransport(base.HTTPClient):  # type: ignore[misc]
         except base.ConsulException as error:
             raise ConsulError(f"Consul answers {path} with {str(error).strip()}") from error
         except Exception as error:  # whatever may be wrong with a body costs this query, never the source
-            raise ConsulError(f"what answers {path} is no Consul: {type(error).__name__} {error}") from error
+            raise ConsulError(f"what answers {path} is not Consul: {type(error).__name__} {error}") from error
 
     get = partialmethod(_request, "GET")
     put = partialmethod(_request, "PUT")
@@ -197,6 +201,10 @@ def check_files(agent: Agent) -> None:
     if agent.base_url.startswith("https:"):
         _tls_context(agent.tls)
     TokenFile(agent).token()
+
+
+def _query(parameters: Sequence[Parameter]) -> str:
+    return f"?{urlencode([(name, str(value)) for name, value in parameters])}" if parameters else ""
 
 
 def wait_text(seconds: float) -> str:

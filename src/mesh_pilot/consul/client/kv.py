@@ -59,7 +59,7 @@ class ConsulKv:
     """
 
     def __init__(self, agent: Agent, datacenter: str, seconds: float, always: Mapping[str, str] | None = None) -> None:
-        """`seconds`: the time that a request may take. `always`: parameters of every request; empty ones are none."""
+        """`seconds`: the time that a request may take. `always`: parameters of every request, left out if empty."""
         self._agent = agent
         self._seconds = seconds
         self._client = ConsulClient(HttpTransport(lambda: open_http(agent), agent, always or {}), datacenter)
@@ -151,7 +151,7 @@ class ConsulKv:
             raise
 
     def _unexpected(self, path: str) -> ConsulError:
-        return ConsulError(f"{self._agent.address}: what answers {path} is no Consul")
+        return ConsulError(f"{self._agent.address}: what answers {path} is not Consul")
 
 
 def operation(verb: str, key: str, value: bytes | None = None, session: str = "") -> dict[str, object]:

@@ -10,7 +10,6 @@ gave up until the query would have ended anyway, and counts it.
 
 from __future__ import annotations
 
-import math
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -26,7 +25,7 @@ from mesh_pilot.consul.client.settings import Consistency, ConsulSettings
 RESERVED_QUERIES = 5
 """Queries that need no slot: the catalog, the configs in KV, and the three that cover all services."""
 
-MESH_QUERIES = 6
+MESH_QUERIES = 7
 """Further ones, for config entries and intentions, where these are read."""
 
 _REFRESH_WORKERS = 4
@@ -47,8 +46,6 @@ class PooledService:
     """A service that shares the queries of a pool."""
 
     name: str
-    changed_at: float = -math.inf
-    """When it was last seen to change, on Trio's clock."""
     is_known: bool = False
     """True once it was read."""
     due: trio.Event = attrs.field(factory=trio.Event)
@@ -62,7 +59,8 @@ class PooledService:
 class QueryPool:
     """Shares out the queries of a source.
 
-    State: `services`, those that take part; `_slotted`, those with a slot; `_changed_at`, indexes of recent changes.
+    State: `services`, those that take part; `_slotted`, those with a slot; `_recent`, those that changed, the last one
+    last; `_changed_at`, indexes of recent changes.
     """
 
     def __init__(self, settings: ConsulSettings) -> None:
@@ -70,11 +68,12 @@ class QueryPool:
         self._is_stale = settings.consistency is Consistency.STALE
         starts = max(min(settings.max_starts, settings.max_queries // 4), 1)
         self._starts = trio.CapacityLimiter(starts)
-        reserved = RESERVED_QUERIES + (MESH_QUERIES if settings.mesh else 0)
+        reserved = RESERVED_QUERIES + (MESH_QUERIES if settings.mesh and not settings.peer else 0)
         self.slots = max(settings.max_queries - starts - reserved, 1)
         """The number of services that may have a query; all queries have at most ``max_queries`` connections."""
         self.services: dict[str, PooledService] = {}
         self._slotted: dict[str, PooledService] = {}
+        self._recent: dict[str, PooledService] = {}
         self._changed_at: deque[int] = deque(maxlen=_MAX_INDEXES)
         self.under_way = 0
         """Queries that Consul has not answered yet."""
@@ -105,6 +104,7 @@ class QueryPool:
         finally:
             del self.services[name]
             self._slotted.pop(name, None)
+            self._recent.pop(name, None)
             service.refreshed.set()
 
     async def read(self, query: PooledQuery) -> Answer:
@@ -126,7 +126,8 @@ class QueryPool:
             if answer.index == index:
                 self._yield_slot(service)
             return answer
-        patience = self._timing.reread_seconds * random.uniform(0.75, 1)
+        reread_seconds = max(self._timing.reread_seconds, len(self.services) * self._timing.reread_each_seconds)
+        patience = reread_seconds * random.uniform(0.75, 1)
         with trio.move_on_after(patience if most_seconds is None else most_seconds):
             await service.due.wait()
         service.due = trio.Event()
@@ -144,13 +145,14 @@ class QueryPool:
         return service is not None and service.is_known and name not in self._slotted
 
     def note_failure(self, service: PooledService) -> None:
-        """A service could not be read: whoever waits for it goes on to others."""
+        """A service could not be read: whoever waits for it continues to others."""
         service.refreshed.set()
 
     def note_read(self, service: PooledService, index: int, *, is_changed: bool) -> None:
         """A service was read; its answer is that of `index`."""
         if is_changed:
-            service.changed_at = trio.current_time()
+            self._recent.pop(service.name, None)
+            self._recent[service.name] = service
             self._changed_at.append(index)
         service.is_known = True
         service.refreshed.set()
@@ -198,11 +200,12 @@ class QueryPool:
 
     def _yield_slot(self, service: PooledService) -> None:
         """The service did not change while its query blocked: one that changed later takes its slot."""
-        pending = (other for name, other in self.services.items() if name not in self._slotted)
-        latest = max(pending, key=lambda other: other.changed_at, default=service)
-        if latest.changed_at > service.changed_at:
-            del self._slotted[service.name]
-            latest.due.set()
+        # Of those that changed last at most as many as there are slots have one: this does not walk all services.
+        own = service.name
+        latest = next((name for name in reversed(self._recent) if name == own or name not in self._slotted), own)
+        if latest != own:
+            del self._slotted[own]
+            self._recent[latest].due.set()
 
     async def _ask(self, query: PooledQuery, index: int, wait_seconds: float) -> Answer:
         self.under_way += 1

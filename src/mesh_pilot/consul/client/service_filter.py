@@ -1,7 +1,7 @@
 """The services that a filter over instances can match, so that no query is spent on the others.
 
 The filter of settings is one over health entries (``Service.Meta.team == "a"``). The catalog's list of services has
-selectors of its own (``ServiceMeta.team``) and is filtered by newer versions of Consul only; but it lists tags and
+its own selectors (``ServiceMeta.team``) and is filtered by newer versions of Consul only; but it lists tags and
 names, which is enough to rule services out by. Rules: Consul, "Filtering", "Health HTTP API", "Catalog HTTP API".
 """
 

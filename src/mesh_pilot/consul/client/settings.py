@@ -10,6 +10,10 @@ import attrs
 
 from mesh_pilot.model.service import Protocol
 
+DEFAULT_PARTITION = DEFAULT_NAMESPACE = "default"
+PEER_REREAD_SECONDS = 30.0
+"""The interval at which an imported service without a query is read: nothing else tells its changes."""
+
 
 class Consistency(StrEnum):
     """The consistency of reads, in Consul's terms."""
@@ -91,7 +95,7 @@ class Agent:
             port = -1
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
             raise ConsulAddressError(
-                f"{self.address!r} is no address of a Consul agent: http://host:8500, https://host:8501 or unix:///path"
+                f"{self.address!r} is not an address of a Consul agent: http://host:8500, https://host:8501 or unix:///path"
             )
         scheme = "https" if self.use_tls else parts.scheme
         default = 8501 if scheme == "https" else 8500
@@ -110,9 +114,11 @@ class ConsulTiming:
 
     wait_seconds: float = 60.0
     """The time that a blocking query may stay unanswered (Consul adds up to a sixteenth). An agent that disappears
-    silently is noticed after about so long."""
+    silently is noticed after about that time."""
     reread_seconds: float = 600.0
-    """The interval at which a service without a query is read in any case."""
+    """The interval at which a service without a query is read in any case, with few services;"""
+    reread_each_seconds: float = 1.0
+    """with many, this time for each: what is asked while nothing happens does not grow with their number."""
     hidden_seconds: float = 3.0
     """The time after which a change is looked for that may hide behind another one."""
     grace_seconds: float = 10.0
@@ -123,7 +129,7 @@ class ConsulTiming:
     retry_limit_seconds: float = 15.0
     """up to this."""
     hold_seconds: float = 30.0
-    """The time for which objects stay that are missing from a suddenly empty answer; inf: for ever."""
+    """The time for which objects stay that are missing from a suddenly empty answer; inf: forever."""
     pace_seconds: float = 0.5
     """The interval between queries that keep returning at once, after a burst of a few."""
     trigger_pace_seconds: float = 0.05
@@ -140,9 +146,13 @@ class ConsulSettings:
     remote: bool = False
     """Not the datacenter of this mesh's own proxies: its hosts are ``<name>.service.<datacenter>.<domain>``."""
     merged: bool = False
-    """Of a remote one: its instances also serve the host that its services have in the mesh's own datacenter."""
+    """True for a remote one whose instances also serve the hosts of its services in the mesh's own datacenter."""
     merges_others: bool = False
-    """Of the mesh's own: instances of other datacenters also serve its hosts."""
+    """True for the mesh's own if instances of other datacenters also serve its hosts."""
+    peer: str = ""
+    """The peer whose services are read, as this datacenter has imported them; empty: its own are."""
+    peers: tuple[str, ...] = ()
+    """The peers that are read, too, as separate sources; of the mesh's own datacenter."""
     domain: str = "consul"
     partition: str = ""
     consul_namespace: str = ""
@@ -155,7 +165,9 @@ class ConsulSettings:
     config_prefix: str = ""
     """The prefix of Istio objects in the KV store; empty: none are read."""
     mesh: bool = False
-    """Config entries and intentions are read, too."""
+    """Config entries and intentions are read, too; of a peer, those entries that say for whom it takes over."""
+    connect: bool = False
+    """Proxies of Consul's own mesh are called by its mutual TLS, and let in. Needs ``mesh``."""
     intention_default: IntentionDefault = IntentionDefault.AUTO
     namespace: str = "default"
     """The mesh's namespace that services live in unless their metadata says another."""
@@ -170,8 +182,22 @@ class ConsulSettings:
     """Queries at once, and with them connections; Consul's own limit is 200 a client, with those of our last lives
     (``http_max_conns_per_client``): it keeps what we gave up until it would have answered."""
     max_starts: int = 16
-    """How many of them may be queries that Consul answers immediately, as at the start and after an outage."""
+    """The number of them that may be queries that Consul answers immediately, as at the start and after an outage."""
     timing: ConsulTiming = ConsulTiming()
+
+    def for_peer(self, name: str) -> ConsulSettings:
+        """The settings for what this datacenter, the mesh's own, has imported from a peer."""
+        reread = min(self.timing.reread_seconds, PEER_REREAD_SECONDS)
+        return attrs.evolve(
+            self,
+            peer=name,
+            peers=(),
+            remote=True,
+            merges_others=False,
+            connect=False,
+            config_prefix="",
+            timing=attrs.evolve(self.timing, reread_seconds=reread),
+        )
 
     @property
     def place(self) -> str:
@@ -181,6 +207,6 @@ class ConsulSettings:
         return " ".join((f"Consul at {self.agent.socket_path or self.agent.base_url}", *values))
 
 
-_NOTHING = ("", 0, False, IntentionDefault.AUTO)
+_NOTHING = ("", 0, False, (), IntentionDefault.AUTO)
 _NOT_OF_PLACE = frozenset(("agent", "consistency", "max_queries", "max_starts", "timing"))
 """Settings that do not decide what is read."""

@@ -2,7 +2,7 @@
 
 The session is invalidated once it was not renewed for its TTL: never before, after twice the TTL at the latest. Its
 lock delay is the TTL, too: where a session is invalidated early, as when somebody destroys it, the lock is not given to
-another replica before the last leader's own clock has ended its term. Every term has a session of its own, so a write
+another replica before the last leader's own clock ended its term. Every term has its own session, so a write
 of an old term is fenced off even if the same replica leads again. Releasing the lock at the end of a term has no delay.
 
 The number of a term is the modify index of the entry: it grows with every write to Consul.
@@ -34,7 +34,7 @@ _CHECK = 0
 """The number of the check among the operations of a fenced write."""
 
 _NOT_TO_BE_HAD = ("lock is already held", "lock delay")
-"""Of the reasons for which Consul does not give a lock, those that pass."""
+"""Reasons for which Consul does not give a lock that pass with time."""
 
 
 class ConsulLock:
@@ -155,7 +155,7 @@ class ConsulElectionSettings:
     datacenter: str = ""
     """The datacenter whose KV store it is; empty: the agent's own."""
     key: str = "mesh-pilot/leader"
-    """The entry of the lock; replicas are listed beside it, in ``replicas/``."""
+    """The entry of the lock; replicas are listed next to it, in ``replicas/``."""
     ttl_seconds: float = DEFAULT_TTL_SECONDS
 
     def election(self, replica: Replica) -> LockElection:

@@ -80,7 +80,7 @@ class ReplicaList:
             if self._session:
                 await self._kv.destroy_session(self._session)
         except ConsulError as error:
-            log.info("this replica's entry was not deleted; it ends by itself", reason=str(error))
+            log.info("this replica's entry was not deleted; it ends on its own", reason=str(error))
 
     async def _follow(self) -> None:
         backoff = Backoff(limit_seconds=self._ttl_seconds)

@@ -126,7 +126,7 @@ class ConsulToken:
         limits = found.services[service]
         if limits and await self._here(api) not in limits:
             raise AuthenticationError(
-                "datacenter", f"its ACL token is for {shown(service)} in {', '.join(limits)} only"
+                "datacenter", f"the ACL token is for {shown(service)} in {', '.join(limits)} only"
             )
         if settings.trust_namespaces:
             return await _namespace_of(api, service, settings.datacenter), service
@@ -158,10 +158,10 @@ async def _service_identities(api: ConsulApi, datacenter: ConsulSettings, token:
     if not isinstance(said, dict):
         raise ConsulError("Consul does not say whose token this is; are its ACLs enabled?")
     if said.get("AccessorID") == ANONYMOUS:
-        raise AuthenticationError("anonymous", "its ACL token is the anonymous one, which anybody has")
+        raise AuthenticationError("anonymous", "the ACL token is the anonymous one, which anybody has")
     check_place(said, datacenter)
     if _is_past(said.get("ExpirationTime")):
-        raise AuthenticationError("expired", "its ACL token has expired")
+        raise AuthenticationError("expired", "the ACL token has expired")
     holders: list[Mapping[str, object]] = [said]
     unread = False
     for role in islice(as_objects(said, "Roles"), MAX_ROLES):
@@ -181,28 +181,28 @@ def check_place(said: Mapping[str, object], datacenter: ConsulSettings) -> None:
     for field, own in (("Partition", datacenter.partition), ("Namespace", datacenter.consul_namespace)):
         found = said.get(field) or DEFAULT
         if found != (own or DEFAULT):
-            raise AuthenticationError("place", f"its ACL token is of another {field.lower()} of Consul: {shown(found)}")
+            raise AuthenticationError("place", f"the ACL token is of another {field.lower()} of Consul: {shown(found)}")
 
 
 def chosen(found: ServiceIdentities, wanted: str) -> str:
     """The service that a caller is, who may have said which (else empty). Raises AuthenticationError."""
     if wanted:
         if wanted not in found.services:
-            raise AuthenticationError("service", f"its ACL token has no service identity {shown(wanted)}")
+            raise AuthenticationError("service", f"the ACL token has no service identity {shown(wanted)}")
         return wanted
     if len(found.services) == 1 and not found.is_management:
         return next(iter(found.services))
     if found.services:
         raise AuthenticationError(
             "ambiguous",
-            f"its ACL token may be several services, or is for management: {SERVICE_HEADER} has to name one",
+            f"the ACL token may be several services, or is for management: {SERVICE_HEADER} has to name one",
         )
     if found.is_management:
-        raise AuthenticationError("management", "its ACL token is for management, and names no workload")
+        raise AuthenticationError("management", "the ACL token is for management, and names no workload")
     unread = (
         "; its roles were not read, as the token of this control plane lacks acl:read" if found.unread_roles else ""
     )
-    raise AuthenticationError("no_service", f"its ACL token has no service identity{unread}")
+    raise AuthenticationError("no_service", f"the ACL token has no service identity{unread}")
 
 
 async def _namespace_of(api: ConsulApi, service: str, datacenter: ConsulSettings) -> str:

@@ -77,7 +77,7 @@ class ConsulStore:
     async def write(self, files: Mapping[str, bytes], expected: str) -> None:
         """See ``MaterialStore``. Raises StoreConflict, StoreError."""
         stored, index = await self._get()
-        conflict = StoreConflict(f"{self.place}: another replica has changed it meanwhile; try again")
+        conflict = StoreConflict(f"{self.place}: another replica has changed it; try again")
         if stored.version != expected:
             raise conflict
         text = sealed(files, self._keys(), self._key)

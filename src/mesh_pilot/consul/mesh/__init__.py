@@ -4,7 +4,7 @@
     mesh.put_entry("service-splitter", "web", {"Kind": "service-splitter", "Name": "web", "Splits": [...]})
     for changes in mesh.flush(): ...
 
-- `fields`: reads an entry, and knows which of its fields nobody read.
+- `fields`: reads an entry, and knows which of its fields were not read.
 - `entries`, `matches`, `subsets`: entries as values, with what of them can't be said.
 - `routes`, `rules`, `intentions`, `permissions`: a service as VirtualService, DestinationRules, AuthorizationPolicy.
 - `mesh`: all entries; converts what a change touches, and nothing else.

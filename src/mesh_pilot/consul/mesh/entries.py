@@ -14,8 +14,9 @@ from typing import Any
 import attrs
 
 from mesh_pilot.base.reading import member
-from mesh_pilot.consul.mesh.fields import Fields
+from mesh_pilot.consul.mesh.fields import DEFAULT_TENANT, Fields, Tenant
 from mesh_pilot.consul.mesh.matches import MatchError, http_match
+from mesh_pilot.consul.mesh.rates import read_limits
 from mesh_pilot.consul.mesh.subsets import FilterError, labels_of
 from mesh_pilot.consul.mesh.values import Spec
 from mesh_pilot.istio.rules.substitution import header_format_reason
@@ -24,7 +25,14 @@ from mesh_pilot.model.config import Problem
 IGNORE = "mesh-pilot"
 """The key in an entry's ``Meta`` that says ``ignore``: the entry is not there."""
 
-KINDS = ("service-defaults", "service-resolver", "service-splitter", "service-router", "proxy-defaults")
+KINDS = (
+    "service-defaults",
+    "service-resolver",
+    "service-splitter",
+    "service-router",
+    "proxy-defaults",
+    "sameness-group",
+)
 """The kinds of config entries that are read."""
 
 REASONS: Mapping[str, str | None] = {
@@ -33,15 +41,14 @@ REASONS: Mapping[str, str | None] = {
     "choicecount": "Istio has no such setting; Envoy compares two endpoints",
     "maximumringsize": "Istio has no such setting; Envoy's default holds",
     "terminal": "one policy is used, the first",
-    "samenessgroup": "Consul Enterprise's sameness groups have no counterpart",
-    "prioritizebylocality": "endpoints of the client's own locality come first wherever outlierDetection is set",
     "meshgateway": "gateways between networks are those of meshNetworks, not Consul's mesh gateways",
     "maxinboundconnections": "set it in a Sidecar's inboundConnectionPool",
     "localconnecttimeoutms": "proxies connect to their own application within 10 s or as an EnvoyFilter says",
     "localrequesttimeoutms": "set the timeout in the VirtualService of the service",
     "balanceinboundconnections": "it is node metadata here: INBOUND_LISTENER_EXACT_BALANCE",
     "balanceoutboundconnections": "it is node metadata here: OUTBOUND_LISTENER_EXACT_BALANCE",
-    "ratelimits": "write a LocalRateLimit that selects the service's proxies",
+    "maxrequestheaderskb": "write an EnvoyFilter that sets max_request_headers_kb",
+    "protocol": "a service has one protocol for all its clients: set it in the upstream's own service-defaults",
     "expose": "paths of checks are exposed by the agent's redirection settings",
     "externalsni": "name it in a DestinationRule: tls.sni",
     "transparentproxy": "interception is a setting of the machine: mesh-pilot iptables",
@@ -54,7 +61,6 @@ REASONS: Mapping[str, str | None] = {
     "escapehatchlistenerjson": "write an EnvoyFilter",
     "envoylistenerjson": "write an EnvoyFilter",
     "envoyclusterjson": "write an EnvoyFilter",
-    "enforcingconsecutive5xx": "Istio ejects every time",
     "config": "it is for the proxies that Consul starts",
 }
 """Reasons why a field has no effect, by its name in small letters."""
@@ -65,11 +71,12 @@ _RETRY_CONDITIONS = ("connect-failure", "retriable-status-codes")
 
 @attrs.frozen
 class ChainTarget:
-    """A service, with a subset or a datacenter; empty fields are the default ones."""
+    """A service, with a subset, and a datacenter or a peer; empty fields are the default ones."""
 
     service: str = ""
     subset: str = ""
     datacenter: str = ""
+    peer: str = ""
 
 
 @attrs.frozen
@@ -97,6 +104,25 @@ class UpstreamSettings:
 
 
 @attrs.frozen
+class GroupMember:
+    """A member of a sameness group: a peer, or a partition of this Consul."""
+
+    peer: str = ""
+    partition: str = ""
+
+
+@attrs.frozen
+class SamenessGroup:
+    """A sameness group of Consul Enterprise: who has the same services, in the order in which they take over."""
+
+    members: tuple[GroupMember, ...] = ()
+    is_default: bool = False
+    """True if its members take over for every service without a resolver."""
+    includes_local: bool = False
+    """True if the partition that reads it comes first, whether or not it is listed."""
+
+
+@attrs.frozen
 class ConfigEntry:
     """An entry; fields that its kind lacks are empty."""
 
@@ -109,23 +135,33 @@ class ConfigEntry:
     default_subset: str = ""
     subsets: tuple[tuple[str, Spec], ...] = attrs.field(default=(), hash=False)
     """The labels of each."""
-    failover: tuple[str, ...] = ()
-    """The datacenters that take over, in order."""
+    failover: tuple[ChainTarget, ...] = ()
+    """Targets that take over, in order: datacenters and peers."""
+    failover_group: str = ""
+    """The sameness group whose members take over."""
+    group: SamenessGroup | None = None
+    """The content of a sameness group."""
     policy: Spec = attrs.field(factory=dict, hash=False)
     """A resolver's traffic policy."""
     timeout: str = ""
     """A resolver's timeout of requests."""
+    localities: str = ""
+    """The mode of ``PrioritizeByLocality``: ``failover`` or ``none``; empty: it is not said."""
+    limits: tuple[Spec, ...] = attrs.field(default=(), hash=False)
+    """The limits of requests, as a LocalRateLimit has them."""
     upstreams: tuple[UpstreamSettings, ...] = ()
 
 
-def read_entry(kind: str, data: object, reserved: Container[str] = ()) -> ConfigEntry:
+def read_entry(kind: str, data: object, reserved: Container[str] = (), tenant: Tenant = DEFAULT_TENANT) -> ConfigEntry:
     """The entry of a kind; ``reserved``: the keys of metadata that are not labels."""
     problems: list[Problem] = []
-    fields = Fields(data, "", problems)
+    if kind == "proxy-defaults":  # it is in the default namespace, whichever is read
+        tenant = attrs.evolve(tenant, namespace=DEFAULT_TENANT.namespace)
+    fields = Fields(data, "", problems, tenant)
     if member(data, "Meta", IGNORE) == "ignore":
         return ConfigEntry(is_ignored=True)
-    if tenant := fields.other_tenant():
-        problems.append(Problem("", f"is of {tenant}, which is not read; it has no effect"))
+    if other := fields.other_tenant():
+        problems.append(Problem("", f"is of {other}, which is not read; it has no effect"))
         return ConfigEntry(tuple(problems))
     readers: dict[str, Callable[[Fields, Container[str]], ConfigEntry]] = {
         "service-defaults": _defaults,
@@ -133,6 +169,7 @@ def read_entry(kind: str, data: object, reserved: Container[str] = ()) -> Config
         "service-splitter": _splitter,
         "service-router": _router,
         "proxy-defaults": _proxy_defaults,
+        "sameness-group": _sameness_group,
     }
     entry = readers[kind](fields, reserved)
     fields.finish(REASONS)
@@ -248,6 +285,7 @@ def _resolver(fields: Fields, reserved: Container[str]) -> ConfigEntry:
             subsets.append((name, labels_of(filter, reserved) if filter.strip() else {}))
         except FilterError as error:
             subset.problem("Filter", f"{error}; the subset has no endpoints")
+    failover, group = _failover(fields)
     policy: Spec = {}
     if timeout := fields.duration("ConnectTimeout"):
         policy["connectionPool"] = {"tcp": {"connectTimeout": timeout}}
@@ -258,37 +296,78 @@ def _resolver(fields: Fields, reserved: Container[str]) -> ConfigEntry:
         redirect=_redirect(fields.part("Redirect")),
         default_subset=fields.text("DefaultSubset"),
         subsets=tuple(subsets),
-        failover=_failover(fields),
+        failover=failover,
+        failover_group=group,
         policy=policy,
         timeout=fields.duration("RequestTimeout"),
+        localities=_localities(fields),
     )
+
+
+def _localities(fields: Fields) -> str:
+    part = fields.part("PrioritizeByLocality")
+    mode = part.text("Mode") if part is not None else ""
+    if part is not None and mode not in ("", "none", "failover"):
+        part.problem("Mode", f"{mode!r} is not a known mode: none or failover; it is ignored")
+        return ""
+    return mode
 
 
 def _redirect(fields: Fields | None) -> ChainTarget | None:
     if fields is None:
         return None
-    target = attrs.evolve(_target(fields, "ServiceSubset"), datacenter=fields.text("Datacenter"))
-    if tenant := fields.other_tenant():
+    target = attrs.evolve(
+        _target(fields, "ServiceSubset"), datacenter=fields.text("Datacenter"), peer=fields.text("Peer")
+    )
+    if target.peer and target.subset:
+        fields.warn("ServiceSubset", "a peer's subsets are its own; all its instances are meant")
+        target = attrs.evolve(target, subset="")
+    if tenant := fields.other_tenant("Namespace", "Partition", "SamenessGroup"):
         fields.problem("", f"names {tenant}; there is no redirect")
         return None
     return target
 
 
-def _failover(fields: Fields) -> tuple[str, ...]:
-    """The datacenters that take over for all subsets; other kinds of failover are problems."""
-    found: tuple[str, ...] = ()
+def _failover(fields: Fields) -> tuple[tuple[ChainTarget, ...], str]:
+    """Targets that take over for all subsets, in order, or a sameness group. Other kinds of failover are problems."""
+    found: tuple[ChainTarget, ...] = ()
+    group = ""
     for name, rule in fields.by_name("Failover"):
-        service, subset, targets = rule.text("Service"), rule.text("ServiceSubset"), rule.parts("Targets")
-        datacenters = rule.strings("Datacenters")
-        datacenters += [d for d in (target.text("Datacenter") for target in targets) if d]
-        elsewhere = service or subset or any(t.text("Service") or t.text("ServiceSubset") for t in targets)
-        if elsewhere or rule.other_tenant() or any(target.other_tenant() for target in targets):
+        whole = _failover_target(rule)
+        listed = [ChainTarget(datacenter=each) for each in rule.strings("Datacenters")]
+        targets = [*listed, *map(_failover_target, rule.parts("Targets"))]
+        its_group = rule.text("SamenessGroup")
+        every = [whole, *targets]
+        if None in every or any(each.subset or (each.service and not each.peer) for each in every if each):
             rule.warn("", "failover to another service or subset has no counterpart; there is none")
         elif name != "*":
             rule.warn("", "failover of one subset alone has no counterpart; there is none")
         else:
-            found = tuple(datacenters)
-    return found
+            found, group = tuple(each for each in targets if each and (each.datacenter or each.peer)), its_group
+    return found, group
+
+
+def _failover_target(fields: Fields) -> ChainTarget | None:
+    """None for one in a namespace or partition that is not read."""
+    target = attrs.evolve(
+        _target(fields, "ServiceSubset"), datacenter=fields.text("Datacenter"), peer=fields.text("Peer")
+    )
+    return None if fields.other_tenant("Namespace", "Partition") else target
+
+
+# -- sameness-group
+
+
+def _sameness_group(fields: Fields, _: Container[str]) -> ConfigEntry:
+    members = []
+    for each in fields.parts("Members"):
+        found = GroupMember(each.text("Peer"), each.text("Partition"))
+        if bool(found.peer) is bool(found.partition):
+            each.problem("", "is a Peer or a Partition; it is passed over")
+        else:
+            members.append(found)
+    group = SamenessGroup(tuple(members), fields.flag("DefaultForFailover"), fields.flag("IncludeLocal"))
+    return ConfigEntry(group=group)
 
 
 def _balancer(fields: Fields | None) -> Spec:
@@ -304,7 +383,7 @@ def _balancer(fields: Fields | None) -> Spec:
         return {"simple": _BALANCERS[name]}
     if name not in ("ring_hash", "maglev"):
         if name:
-            fields.problem("Policy", f"{name!r} is no policy that is known; Istio's default holds")
+            fields.problem("Policy", f"{name!r} is not a policy that is known; Istio's default holds")
         return {}
     for policy in policies[1:]:
         policy.warn("", "one hash policy is used, the first")
@@ -356,7 +435,8 @@ def _defaults(fields: Fields, _: Container[str]) -> ConfigEntry:
                 upstreams.append(UpstreamSettings(name, _upstream(override)))
     if (mode := fields.part("TransparentProxy")) is not None:
         mode.has("OutboundListenerPort")
-    return ConfigEntry(protocol=fields.text("Protocol"), upstreams=tuple(upstreams))
+    limits = read_limits(fields.part("RateLimits"))
+    return ConfigEntry(protocol=fields.text("Protocol"), upstreams=tuple(upstreams), limits=tuple(limits))
 
 
 def _upstream(fields: Fields) -> Spec:
@@ -378,6 +458,8 @@ def _upstream(fields: Fields) -> Spec:
             **_set("baseEjectionTime", health.duration("BaseEjectionTime")),
             **_set("maxEjectionPercent", health.integer("MaxEjectionPercent")),
         }
+        if health.integer("EnforcingConsecutive5xx") not in (0, 100):
+            health.warn("EnforcingConsecutive5xx", "Istio ejects every time")
     return policy
 
 
@@ -387,4 +469,5 @@ def _set(name: str, value: Any) -> Spec:
 
 def _proxy_defaults(fields: Fields, _: Container[str]) -> ConfigEntry:
     config = fields.part("Config")
-    return ConfigEntry(protocol=config.text("protocol") if config is not None else "")
+    protocol = config.text("protocol") if config is not None else ""
+    return ConfigEntry(protocol=protocol, localities=_localities(fields))

@@ -1,4 +1,4 @@
-"""Fields of a config entry: read in either of Consul's spellings, with a note of those that nobody read."""
+"""Fields of a config entry: read in either of Consul's spellings, with a note of those that were not read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import attrs
+
 from mesh_pilot.istio.meaning.durations import describe, read_duration
 from mesh_pilot.model.config import Problem, Severity
 
@@ -14,7 +16,24 @@ IGNORED = frozenset(("kind", "name", "meta", "createindex", "modifyindex", "hash
 """Fields of every entry that need no counterpart."""
 
 OURS = ("", "default")
-"""The namespaces and partitions of Consul Enterprise that are those of everybody else."""
+"""The values of a peer and of a sameness group that name nothing."""
+
+
+@attrs.frozen
+class Tenant:
+    """The namespace and the partition of Consul Enterprise that are read; elsewhere all is in the default ones."""
+
+    namespace: str = "default"
+    partition: str = "default"
+
+    def has(self, field: str, value: str) -> bool:
+        """True if a field, such as ``SourceNS`` or ``DestinationPartition``, names this tenant or says nothing."""
+        if "partition" in field.lower():
+            return value in ("", self.partition)
+        return value in (("", self.namespace) if field.lower().endswith(("namespace", "ns")) else OURS)
+
+
+DEFAULT_TENANT = Tenant()
 
 
 class Fields:
@@ -23,8 +42,9 @@ class Fields:
     State: which fields were read.
     """
 
-    def __init__(self, data: object, path: str, problems: list[Problem]) -> None:
+    def __init__(self, data: object, path: str, problems: list[Problem], tenant: Tenant = DEFAULT_TENANT) -> None:
         self.path = path
+        self.tenant = tenant
         self.problems = problems
         self._values: dict[str, tuple[str, object]] = {}
         self._read: set[str] = set()
@@ -40,7 +60,7 @@ class Fields:
         return not _is_unset(self._peek(name))
 
     def text(self, name: str) -> str:
-        return self._of(name, str, "a text") or ""
+        return self._of(name, str, "a string") or ""
 
     def flag(self, name: str) -> bool:
         return bool(self._of(name, bool, "true or false"))
@@ -83,21 +103,21 @@ class Fields:
         found = self._of(name, list, "a list") or []
         good = [each for each in found if isinstance(each, str)]
         if len(good) < len(found):
-            self.problem(name, "expected a list of texts; what is none is ignored")
+            self.problem(name, "expected a list of strings; other values are ignored")
         return good
 
     def integers(self, name: str) -> list[int]:
         found = self._of(name, list, "a list") or []
         good = [each for each in found if isinstance(each, int) and not isinstance(each, bool) and 0 < each < 2**31]
         if len(good) < len(found):
-            self.problem(name, "expected a list of numbers; what is none is ignored")
+            self.problem(name, "expected a list of numbers; other values are ignored")
         return good
 
     def string_map(self, name: str) -> dict[str, str]:
         found = self._of(name, Mapping, "an object") or {}
         good = {str(key): value for key, value in found.items() if isinstance(value, str)}
         if len(good) < len(found):
-            self.problem(name, "expected texts by name; what is none is ignored")
+            self.problem(name, "expected strings by name; other values are ignored")
         return dict(sorted(good.items()))
 
     def part(self, name: str) -> Fields | None:
@@ -115,11 +135,11 @@ class Fields:
         for key in sorted(map(str, found)):
             yield key, self._child(found[key], f"{self._spelled(name)}[{key}]")
 
-    def other_tenant(self) -> str:
-        """The Enterprise namespace, partition, or peer that is named; empty if it is ours."""
-        for name in ("Namespace", "Partition", "Peer", "SamenessGroup"):
+    def other_tenant(self, *names: str) -> str:
+        """The Enterprise namespace, partition, or peer that is named; empty if it is ours. ``names``: only these."""
+        for name in names or ("Namespace", "Partition", "Peer", "SamenessGroup"):
             value = self._take(name)
-            if isinstance(value, str) and value not in OURS:
+            if isinstance(value, str) and not self.tenant.has(name, value):
                 return f"{name.lower()} {value!r}"
         return ""
 
@@ -139,7 +159,7 @@ class Fields:
         for plain, (name, value) in self._values.items():
             if plain in self._read or plain in IGNORED or _is_unset(value):
                 continue
-            if plain in ("namespace", "partition") and value in OURS:
+            if plain in ("namespace", "partition") and isinstance(value, str) and self.tenant.has(plain, value):
                 continue
             reason = reasons.get(plain, "has no counterpart in Istio's API; it has no effect")
             if reason is not None:
@@ -148,7 +168,7 @@ class Fields:
             child.finish(reasons)
 
     def _child(self, value: object, name: str) -> Fields:
-        child = Fields(value, self._path(name), self.problems)
+        child = Fields(value, self._path(name), self.problems, self.tenant)
         self._children.append(child)
         return child
 
@@ -186,7 +206,7 @@ def _plain(name: str) -> str:
 
 
 def _is_unset(value: object) -> bool:
-    """True for what Consul writes where nobody said anything."""
+    """True for what Consul writes where nothing was set."""
     if isinstance(value, Mapping):
         return all(map(_is_unset, value.values()))
     if isinstance(value, list):

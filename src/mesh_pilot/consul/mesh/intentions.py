@@ -1,9 +1,9 @@
 """Intentions, and the AuthorizationPolicy that they are for a service.
 
-Intentions of a service are judged as Consul does: those of its own name before those of ``*``, in each those of a
+Intentions of a service are judged as Consul does: those of its name before those of ``*``, in each those of a
 source's name before those of ``*``; the first one that matches the source decides, and the default policy if none does.
 
-The policy says what is denied (action DENY), so that policies of several services beside one proxy, and those of
+The policy says what is denied (action DENY), so that policies of several services next to one proxy, and those of
 users, add up; it holds for the ports of the service.
 """
 
@@ -15,7 +15,7 @@ import attrs
 
 from mesh_pilot.base.reading import as_objects, member
 from mesh_pilot.consul.mesh.entries import IGNORE
-from mesh_pilot.consul.mesh.fields import Fields
+from mesh_pilot.consul.mesh.fields import DEFAULT_TENANT, Fields, Tenant
 from mesh_pilot.consul.mesh.permissions import IntentionPermission, Region, denied_regions, read_permissions, rule_parts
 from mesh_pilot.consul.mesh.reading import EntryReader
 from mesh_pilot.consul.mesh.values import EntryRef, IstioObject, Spec, object_name, selecting_labels
@@ -48,7 +48,9 @@ class Intention:
         return EntryRef(INTENTION, self.destination)
 
 
-def read_intentions(data: object) -> tuple[list[Intention], dict[EntryRef, list[Problem]]]:
+def read_intentions(
+    data: object, tenant: Tenant = DEFAULT_TENANT
+) -> tuple[list[Intention], dict[EntryRef, list[Problem]]]:
     """The intentions of an answer of Consul (``/v1/connect/intentions``), and problems by destination."""
     found = []
     problems: dict[EntryRef, list[Problem]] = {}
@@ -56,10 +58,10 @@ def read_intentions(data: object) -> tuple[list[Intention], dict[EntryRef, list[
         if _is_ignored(each):
             continue
         noted: list[Problem] = []
-        fields = Fields(each, "", noted)
+        fields = Fields(each, "", noted, tenant)
         source, destination = fields.text("SourceName"), fields.text("DestinationName")
         intention = _intention(fields, source, destination)
-        if intention is not None and fields.text("DestinationNS") in ("", "default"):
+        if intention is not None and tenant.has("DestinationNS", fields.text("DestinationNS")):
             found.append(intention)
         fields.finish(_NEEDLESS)
         if noted:
@@ -91,7 +93,7 @@ _NEEDLESS: Mapping[str, str | None] = dict.fromkeys(
 
 def _intention(fields: Fields, source: str, destination: str) -> Intention | None:
     for name in ("SourceNS", "SourcePartition", "DestinationPartition", "SourcePeer", "SourceSamenessGroup"):
-        if (value := fields.text(name)) not in ("", "default"):
+        if not fields.tenant.has(name, value := fields.text(name)):
             fields.problem(name, f"{value!r} is not read; the intention has no effect")
             return None
     if tenant := fields.other_tenant():
@@ -191,4 +193,6 @@ def _principals(source: str, reader: EntryReader) -> list[str]:
         else:
             path = account if "/" in account else workload_path(namespace, account)
             found.append(f"{TRUST_DOMAIN}/{path}")
-    return found
+    # Consul's intentions hold for callers of all its datacenters. Listeners let in ids of its trust domain and of the
+    # default namespace alone, and no id of ours ends so.
+    return [*found, f"*/svc/{source}"] if reader.settings.trust_domain else found

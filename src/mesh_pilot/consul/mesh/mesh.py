@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from mesh_pilot.consul.mesh.entries import KINDS, ConfigEntry, read_entry
+from mesh_pilot.consul.mesh.failover import group_problems
 from mesh_pilot.consul.mesh.intentions import ANY, Intention, authorization_policy, read_intentions
+from mesh_pilot.consul.mesh.limits import local_rate_limit
 from mesh_pilot.consul.mesh.reading import EntryReader, Question
 from mesh_pilot.consul.mesh.routes import virtual_service
 from mesh_pilot.consul.mesh.rules import destination_rules
@@ -23,6 +25,8 @@ ROUTES, POLICY = "routes", "intentions"
 """The conversions of a service."""
 
 GLOBAL = EntryRef("proxy-defaults", "global")
+GROUP = "sameness-group"
+_OF_SERVICES = [kind for kind in KINDS if kind != GROUP]
 
 PART = 8
 """Conversions without a pause."""
@@ -68,7 +72,7 @@ class ConsulMesh:
         return self._services.get(service)
 
     def protocol(self, service: str) -> str:
-        """The protocol of a service: of its own entry, else of the mesh's; empty if none says it."""
+        """The protocol of a service: that of its entry, else of the mesh's; empty if neither says it."""
         for ref in (EntryRef("service-defaults", service), GLOBAL):
             entry = self._entries.get(ref)
             if entry is not None and not entry.is_ignored and entry.protocol:
@@ -78,6 +82,12 @@ class ConsulMesh:
     def names(self, kind: str) -> set[str]:
         """The names of all entries of a kind."""
         return {ref.name for ref in self._data if ref.kind == kind}
+
+    @property
+    def _orders_localities(self) -> bool:
+        """True if proxy-defaults say which localities come first: then every service has a rule."""
+        entry = self._entries.get(GLOBAL)
+        return entry is not None and bool(entry.localities)
 
     @property
     def has_intentions(self) -> bool:
@@ -91,21 +101,26 @@ class ConsulMesh:
         data = _without_index(data)
         if self._data.get(ref) == data:
             return False
+        if (data is None) is (ref in self._data):
+            self._touch(("names", kind))
+        ordered = self._orders_localities
         if data is None:
             del self._data[ref]
             del self._entries[ref]
         else:
             self._data[ref] = data
-            self._entries[ref] = read_entry(kind, data, self.settings.reserved)
+            self._entries[ref] = read_entry(kind, data, self.settings.reserved, self.settings.tenant)
         self._stale_entries.add(ref)
         self._touch(("entry", ref))
-        if ref.kind != GLOBAL.kind:
+        if ref.kind not in (GLOBAL.kind, GROUP):
             self._stale.add((ROUTES, name))
+        elif ordered or self._orders_localities:
+            self._stale |= {(ROUTES, service) for service in self._services}
         return True
 
     def put_intentions(self, data: object) -> None:
         """Take all intentions as Consul has them."""
-        found, problems = read_intentions(data)
+        found, problems = read_intentions(data, self.settings.tenant)
         by_destination: dict[str, list[Intention]] = defaultdict(list)
         for each in found:
             by_destination[each.destination].append(each)
@@ -128,6 +143,12 @@ class ConsulMesh:
             self.settings = attrs.evolve(self.settings, datacenter=datacenter)
             self._stale |= self._asked.keys()
 
+    def set_trust_domain(self, trust_domain: str) -> None:
+        """Say by which trust domain callers of Consul's own mesh are known."""
+        if trust_domain != self.settings.trust_domain:
+            self.settings = attrs.evolve(self.settings, trust_domain=trust_domain)
+            self._stale |= {step for step in self._asked if step[0] == POLICY}
+
     def put_service(self, name: str, facts: ServiceFacts | None) -> None:
         """Take what is known of a service of the catalog, or None: it is gone."""
         if self._services.get(name) == facts:
@@ -140,6 +161,8 @@ class ConsulMesh:
         self._touch(("facts", name))
         if is_new or facts is None:
             self._stale.add((POLICY, name))
+            if self._orders_localities:
+                self._stale.add((ROUTES, name))
 
     def redo(self, key: ConfigKey) -> None:
         """Tell again, in the next ``flush``, what an object of this key is made from, if any is."""
@@ -163,6 +186,8 @@ class ConsulMesh:
     def _problems(self, ref: EntryRef) -> LocationChange:
         entry = self._entries.get(ref)
         problems = entry.problems if entry is not None else tuple(self._intention_problems.get(ref, ()))
+        if entry is not None and entry.group is not None:
+            problems = (*problems, *group_problems(entry.group, self.settings.partition, self.settings.peers))
         return LocationChange(location_of(ref), (), problems)
 
     def _news(self, changes: Iterable[LocationChange]) -> list[LocationChange]:
@@ -186,12 +211,13 @@ class ConsulMesh:
         if which == ROUTES:
             routes, problems = virtual_service(service, reader)
             rules, more = destination_rules(service, reader)
-            objects = [*([routes] if routes else []), *rules]
-            problems += more
+            limits, beyond = local_rate_limit(service, reader)
+            objects = [*([routes] if routes else []), *rules, *([limits] if limits else [])]
+            problems += (*more, *beyond)
         else:
             policy, problems = self._policy(service, reader)
             objects = [policy] if policy else []
-        is_known = service in self._services or any(EntryRef(kind, service) in self._data for kind in KINDS)
+        is_known = service in self._services or any(EntryRef(kind, service) in self._data for kind in _OF_SERVICES)
         self._note(step, reader.asked if objects or problems or is_known else set())
         return LocationChange(_location(step), tuple(objects), problems)
 

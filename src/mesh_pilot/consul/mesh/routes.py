@@ -65,7 +65,7 @@ class _Chain:
 
     def _port_at(self, target: ChainTarget) -> int:
         """The port of another service that takes the calls; 0: that of the call, or it is not known."""
-        if target.datacenter not in ("", self.reader.settings.datacenter):
+        if self.reader.is_elsewhere(target):
             return 0
         there = self.reader.client_ports(target.service)
         if not there:
@@ -200,13 +200,15 @@ def _resolved(chain: _Chain, target: ChainTarget) -> ChainTarget:
     seen: set[ChainTarget] = set()
     while target not in seen and len(seen) < _MAX_STEPS:
         seen.add(target)
-        if target.datacenter not in ("", chain.reader.settings.datacenter):
+        if chain.reader.is_elsewhere(target):
             return target
         resolver = chain.entry("service-resolver", target.service)
         if resolver is None:
             return target if not target.subset else _no_subset(target)
         if resolver.redirect is not None:
             target = _redirected(target, resolver.redirect)
+            if target.peer and target.peer not in chain.reader.settings.peers:
+                raise ChainError(f"a redirect to peer {target.peer!r} needs --consul-peer {target.peer}")
         elif not target.subset and resolver.default_subset:
             target = attrs.evolve(target, subset=resolver.default_subset)
         elif target.subset and target.subset not in dict(resolver.subsets):
@@ -219,6 +221,8 @@ def _resolved(chain: _Chain, target: ChainTarget) -> ChainTarget:
 def _redirected(target: ChainTarget, redirect: ChainTarget) -> ChainTarget:
     is_same = redirect.service in ("", target.service)
     subset = redirect.subset or (target.subset if is_same else "")
+    if redirect.peer:
+        return ChainTarget(redirect.service or target.service, "", "", redirect.peer)
     return ChainTarget(redirect.service or target.service, subset, redirect.datacenter or target.datacenter)
 
 

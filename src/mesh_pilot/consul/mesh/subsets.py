@@ -31,7 +31,7 @@ def labels_of(filter: str, reserved: Container[str]) -> dict[str, str]:
     for part in _conjuncts(filter):
         key, value = _label(part)
         if key in reserved:
-            raise FilterError(f"{part!r}: {key!r} is no label of an endpoint; it has a meaning of its own")
+            raise FilterError(f"{part!r}: {key!r} is not a label of an endpoint; it has its own meaning")
         if labels.setdefault(key, value) != value:
             raise FilterError(f"{key!r} would have two values at once")
     return labels

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
+from mesh_pilot.consul.mesh.fields import Tenant
 from mesh_pilot.istio.reading.decode import decode
 from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.service import SERVICE_LABEL
@@ -20,6 +21,7 @@ API_VERSIONS = {
     "VirtualService": "networking.istio.io/v1",
     "DestinationRule": "networking.istio.io/v1",
     "AuthorizationPolicy": "security.istio.io/v1",
+    "LocalRateLimit": "policy.mesh-pilot.io/v1alpha1",
 }
 
 _NOT_OF_NAMES = re.compile(r"[^a-z0-9-]+")
@@ -50,10 +52,22 @@ class MeshSettings:
     """The mesh's own."""
     namespace: str = "default"
     """The mesh's namespace of services that do not say."""
+    trust_domain: str = ""
+    """That of Consul's own mesh, if its proxies are let in."""
     merged: bool = False
     """True if instances of other datacenters also serve the host that a service has in the mesh's own."""
     reserved: frozenset[str] = frozenset()
     """The keys of metadata that are not labels."""
+    peers: tuple[str, ...] = ()
+    """The peers whose services are read."""
+    partition: str = "default"
+    """The partition that is read."""
+    consul_namespace: str = "default"
+    """The namespace of Consul that is read."""
+
+    @property
+    def tenant(self) -> Tenant:
+        return Tenant(self.consul_namespace, self.partition)
 
 
 class ClientPort(NamedTuple):
@@ -69,11 +83,13 @@ class ServiceFacts:
 
     namespace: str = ""
     accounts: tuple[str, ...] = ()
-    """Its service accounts: names, SPIFFE ids, or such without scheme and trust domain."""
+    """Service accounts: names, SPIFFE ids, or such without scheme and trust domain."""
     ports: tuple[int, ...] = ()
     """The ports at which its instances listen."""
     client_ports: tuple[ClientPort, ...] = ()
     """The ports by which clients call it, that of its registration first."""
+    has_http: bool = True
+    """True if any of them may speak HTTP."""
 
 
 @attrs.frozen
@@ -107,6 +123,11 @@ class IstioObject:
 def location_of(entry: EntryRef) -> str:
     """The location of an entry for people."""
     return f"consul {entry}"
+
+
+def peer_host(service: str, peer: str, domain: str) -> str:
+    """The host of a service that is imported from a peer, as Consul's DNS has it."""
+    return f"{service}.service.{peer}.peer.{domain}".lower()
 
 
 def object_name(*services: str) -> str:

@@ -3,7 +3,8 @@
     source = ConsulSource("consul", ConsulSettings(Agent("http://127.0.0.1:8500")))
 
 - `source`: the source itself. `change_finder`: which services have changed, of those that have no query.
-- `instance`, `mapping`: a service of Consul in the terms of the mesh. `configs`: objects of the KV store.
+- `instance`, `mapping`: a service of Consul in the terms of the mesh; `ports`, `names`: its ports and its hosts.
+  `configs`: objects of the KV store.
 """
 
 from collections.abc import Sequence
@@ -40,11 +41,16 @@ class ConsulRegistry:
             check_files(datacenter.agent)
 
     def sources(self) -> Sequence[ConsulSource]:
-        """A source a datacenter: ``consul`` is the mesh's own, the others are called by their name or number."""
+        """A source a datacenter: ``consul`` is the mesh's own, the others are called by their name or number.
+
+        And one a peer of the mesh's own datacenter, after all of them.
+        """
         sources = []
         for rank, settings in enumerate(self.datacenters):
             name = "consul" if rank == 0 else f"consul-{settings.datacenter or rank + 1}"
             sources.append(ConsulSource(name, settings))
+        own = self.datacenters[0]
+        sources += (ConsulSource(f"consul-peer-{peer}", own.for_peer(peer)) for peer in own.peers)
         return sources
 
     def origins(self) -> Sequence[str]:

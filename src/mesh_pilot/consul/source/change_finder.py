@@ -37,6 +37,8 @@ _SUMMARY_SHARE, _SUMMARY_REST_SECONDS = 0.2, 0.5
 """A rest is short on a busy machine, too: what was removed gets requests until the next one."""
 _COMPARISON_SHARE, _COMPARISON_REST_SECONDS = 0.25, 1.5
 _ROUND_SHARE = 0.25
+_FEW = 100
+"""Services that are read without a round, even if they are most of all."""
 _BATCH = 64
 """Operations that every version of Consul takes in one transaction."""
 _WORKERS = 3
@@ -55,7 +57,8 @@ class ChangeQueries(Protocol):
 class ChangeFinder:
     """Has those services read that may have changed.
 
-    State: the index of the last change, until it is looked for; the last summary; the indexes of the nodes; and the
+    State: the index of the last change, until it is looked for; the outline of each service in the last summary, as a
+    hash; the indexes of the nodes; and the
     riddle, the index of a change that nothing found so far explains, or 0.
 
     1. Services with a slot show their changes themselves.
@@ -81,7 +84,7 @@ class ChangeFinder:
         self._instances = instances
         self._hidden_seconds = timing.hidden_seconds
         self._index = 0
-        self._outlines: dict[str, object] | None = None
+        self._outlines: dict[str, int] | None = None
         self._nodes: Mapping[str, int] | None = None
         self._are_nodes_due = False
         self._riddle = 0
@@ -164,12 +167,17 @@ class ChangeFinder:
             answer = await self._queries.summary()
         except ConsulError:
             return None
-        found = {str(entry.get("Name")): _outline(entry) for entry in as_objects(answer.data)}
+        own = (entry for entry in as_objects(answer.data) if not entry.get("PeerName"))
+        found = {str(entry.get("Name")): _outline(entry) for entry in own}
         before, self._outlines = self._outlines, found
         if before is None:
             return False
         changed = [name for name in found.keys() | before.keys() if found.get(name) != before.get(name)]
-        await self._pool.refresh(changed)
+        if len(changed) > max(_FEW, len(found) / 2):
+            # As while a Consul that was started again reads its data: who comes meanwhile must not wait for all these.
+            self._round.ask()
+        else:
+            await self._pool.refresh(changed)
         return bool(changed)
 
     async def _find_in_comparison(self) -> bool | None:
@@ -259,9 +267,12 @@ class ChangeTriggers:
             self.begun.set()
 
 
-def _outline(entry: Mapping[str, object]) -> object:
-    """The instances in a summary of a service; states of checks are noticed otherwise."""
-    return {key: value for key, value in entry.items() if not key.startswith("Checks")}
+def _outline(entry: Mapping[str, object]) -> int:
+    """The instances in a summary of a service, as a hash of 64 bits, which is all that many services should take.
+
+    States of checks are noticed otherwise.
+    """
+    return hash(repr([part for part in entry.items() if not part[0].startswith("Checks")]))
 
 
 def _check_id(entry: Mapping[str, object]) -> CheckId:

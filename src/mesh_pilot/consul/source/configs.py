@@ -52,7 +52,7 @@ def _value(text: object) -> Value:
         return _NO_BASE64
 
 
-_NO_BASE64 = Problem("Value", "is not text in base64: what answers is no Consul")
+_NO_BASE64 = Problem("Value", "is not text in base64: what answers is not Consul")
 
 
 def read_config(prefix: str, key: str, value: Value, source: str) -> Config:
@@ -85,7 +85,7 @@ def location_of(key: str) -> str:
 
 
 def _only(text: str, origin: Origin) -> Document:
-    """The one object of a text. Raises ConfigError."""
+    """The one object of a string. Raises ConfigError."""
     found = list(load(text, origin))
     for document in found:
         if isinstance(document, ConfigError):

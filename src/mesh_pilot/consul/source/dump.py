@@ -33,7 +33,7 @@ class ConsulDump:
 async def read_consul(settings: ConsulSettings, kinds: Iterable[str]) -> ConsulDump:
     """Everything that the token may read; ``kinds``: those of config entries.
 
-    Raises ConsulError if nobody answers. What is denied is told; anything else that fails is raised.
+    Raises ConsulError if Consul does not answer. What is denied is told; anything else that fails is raised.
     """
     objects: list[tuple[str, Mapping[str, object]]] = []
     unread: list[tuple[str, str]] = []
@@ -43,10 +43,6 @@ async def read_consul(settings: ConsulSettings, kinds: Iterable[str]) -> ConsulD
                 answer = await api.entries(kind, 0, 0.0)
             except ConsulDeniedError as error:
                 unread.append((f"the {kind} entries", str(error)))
-            except ConsulError as error:
-                if "invalid config entry kind" not in str(error):
-                    raise
-                # An older Consul does not know the kind, and so has none.
             else:
                 objects += ((f"consul {kind}/{each.get('Name', '')}", each) for each in as_objects(answer.data))
         try:

@@ -1,6 +1,6 @@
 """Sudden emptiness: objects that are missing from an answer of Consul are kept for a while.
 
-An answer without any object, or one after Consul has started anew, is more often an accident than meant: servers that
+An answer without any object, or one after Consul has started again, is more often an accident than meant: servers that
 lost their data, a token that lost its rights. Taken at its word it would take a whole mesh from its proxies, while the
 missing objects are on their way back. So what is missing stays until it is there again, or for as long as is set.
 """
@@ -38,7 +38,7 @@ class HoldOver:
         return since is not None and since + self._hold_seconds <= trio.current_time()
 
     def keep_seconds(self, what: str, is_suspect: bool, is_missing: bool) -> float:
-        """For how long objects that are missing from an answer stay in force, in seconds; 0: they are gone."""
+        """Seconds for which objects that are missing from an answer are kept; 0: they are gone."""
         now = trio.current_time()
         if not is_missing:
             self._since.pop(what, None)
@@ -49,7 +49,7 @@ class HoldOver:
             self._since[what] = now
             if not service_at(what):
                 log.warning(
-                    "Consul returned fewer objects than before; the missing ones stay in force for now",
+                    "Consul returned fewer objects than before; the missing ones are kept for now",
                     source=self._source,
                     what=what,
                     seconds=self._hold_seconds,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import IntEnum
+from sys import intern
 
 import attrs
 
 from mesh_pilot.base.reading import as_integer, as_list, as_object, as_objects, as_string
+from mesh_pilot.consul.client.settings import DEFAULT_NAMESPACE
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.service import CLUSTER_LABEL, NETWORK_LABEL, Protocol
 
@@ -32,8 +34,35 @@ _MAX_WEIGHT = 65535
 _MAX_OUTPUT = 200
 """Characters of a check's output that are kept."""
 
+PORT_CHECK = "port:"
+"""The beginning of the name of a check that is of one port alone: ``port:grpc``. See decision 042."""
+
+_NO_TEXTS: Mapping[str, str] = {}
+"""One for all: most instances have no metadata of their node."""
+
 SERVED_KINDS = ("", "typical")
 """Kinds of services that are services; the others are proxies and gateways of Consul's own mesh."""
+
+
+@attrs.frozen
+class InstanceCondition:
+    """The state of an instance, or of one of its ports."""
+
+    state: State = State.PASSING
+    weight: int = 1
+    """The weight in its state; 0: it gets no traffic."""
+    trouble: str = ""
+    """The check that decides its state, with what it said last; empty while all pass."""
+
+    def or_worse(self, other: InstanceCondition) -> InstanceCondition:
+        """The worse of two; this one if they are in the same state."""
+        return other if other.state > self.state else self
+
+
+_HEALTHY = InstanceCondition()
+_NO_PORTS: Mapping[str, int] = {}
+_NO_CONDITIONS: Mapping[str, InstanceCondition] = {}
+"""The values of most instances: one of each in memory."""
 
 
 @attrs.frozen
@@ -48,27 +77,57 @@ class ConsulInstance:
     """The service's own address; empty where it has that of its node."""
     node_address: str
     port: int
+    """That of its registration; of those with a name, the default one."""
     facts: Mapping[str, str]
-    """Its metadata, and tags ``key=value`` or ``key|value`` whose key is not in the metadata."""
+    """The metadata, and tags ``key=value`` or ``key|value`` whose key is not in the metadata."""
     node_meta: Mapping[str, str]
     tagged: Mapping[str, tuple[str, int]]
     """Further addresses with their ports (0: its own) by tag: ``lan``, ``wan``, ``virtual``."""
     node_tagged: Mapping[str, str]
-    weight: int
-    """The weight in its state; 0: it gets no traffic."""
-    state: State
+    condition: InstanceCondition
+    """That of all its ports; without the checks of one port alone."""
+    ports: Mapping[str, int] = _NO_PORTS
+    """The ports that have a name in Consul (``Ports``), the default one first."""
+    port_conditions: Mapping[str, InstanceCondition] = _NO_CONDITIONS
+    """The conditions of ports with checks of one port alone, by name."""
+    namespace: str = ""
+    partition: str = ""
+    """The namespace and partition of Consul Enterprise; empty for the default ones."""
+    region: str = ""
+    zone: str = ""
+    """The ``Locality`` of the instance, else of its node."""
+    odd_ports: tuple[tuple[str, str], ...] = ()
+    """The contradictions in its ports: field and reason."""
     proxied: str = ""
-    """Of a proxy of Consul's own mesh: the service that it is for."""
+    """Value of a proxy of Consul's own mesh: the service that it is for."""
+    proxied_id: str = ""
+    """Likewise: the id of the instance; empty if it has no instance."""
     is_native: bool = False
     """True if its application speaks Connect's mutual TLS itself."""
-    trouble: str = ""
-    """The check that decides its state, with what it said last; empty while all pass."""
     modified_at: int = attrs.field(default=0, eq=False)
     """The index of its last registration that differed; 0: Consul does not say."""
 
     @property
     def is_served(self) -> bool:
         return self.kind in SERVED_KINDS
+
+    @property
+    def default_port(self) -> str:
+        """The name in Consul of the port of its registration; empty if it has none."""
+        return next(iter(self.ports), "")
+
+    def condition_of(self, port: str) -> InstanceCondition:
+        """The condition of a port, by name."""
+        return self.condition.or_worse(self.port_conditions.get(port, self.condition))
+
+    def with_ports(self, names: Container[str]) -> ConsulInstance:
+        """The instance in a service whose ports have these names: checks of other ports are of the whole instance."""
+        strays = [port for port in self.port_conditions if port not in names]
+        whole = self.condition
+        for port in strays:
+            whole = whole.or_worse(self.port_conditions[port])
+        conditions = {name: each for name, each in self.port_conditions.items() if name not in strays}
+        return attrs.evolve(self, condition=whole, port_conditions=conditions) if strays else self
 
     def reached_at(self, tag: str) -> tuple[str, int]:
         """Address and port that clients use, where they prefer the address of a tag."""
@@ -100,30 +159,46 @@ def is_entry(entry: object) -> bool:
 
 
 def read_instance(entry: object) -> ConsulInstance:
-    """The instance that a health entry describes; a field of the wrong type counts as absent."""
+    """The instance that a health entry describes; a field of the wrong type counts as absent.
+
+    What all instances on a node say of it is one string for all of them.
+    """
     whole = as_object(entry)
     node, service = as_object(whole, "Node"), as_object(whole, "Service")
     tagged = {tag: as_object(where) for tag, where in as_object(service, "TaggedAddresses").items()}
-    state = _state(whole.get("Checks"))
     facts = {**_tags(service.get("Tags")), **_texts(service.get("Meta"))}
-    port, named = _ports(service)
+    ports, odd_ports = _named_ports(service)
+    checks = [as_object(check) for check in as_list(whole.get("Checks"))]
+    of_ports = {name for check in checks if (name := _port_of(check))}
+    # One condition a field: each may be absent or of another type, and none decides about another.
+    weights = service.get("Weights")
     return ConsulInstance(
-        node=as_string(node, "Node"),
+        node=intern(as_string(node, "Node")),
         id=as_string(service, "ID"),
         kind=as_string(service, "Kind"),
-        datacenter=as_string(node, "Datacenter"),
+        datacenter=intern(as_string(node, "Datacenter")),
         address=as_string(service, "Address"),
-        node_address=as_string(node, "Address"),
-        port=port,
-        facts={**_port_facts(named, facts), **facts},
+        node_address=intern(as_string(node, "Address")),
+        port=next(iter(ports.values()), 0) or _number(service.get("Port")),
+        facts=facts,
         node_meta=_texts(node.get("Meta")),
         tagged={t: (as_string(w, "Address"), _number(w.get("Port"))) for t, w in tagged.items() if w.get("Address")},
         node_tagged=_texts(node.get("TaggedAddresses")),
-        weight=_weight(service.get("Weights"), state),
-        state=state,
+        condition=_condition((check for check in checks if not _port_of(check)), weights),
+        ports=ports or _NO_PORTS,
+        port_conditions={
+            name: _condition((check for check in checks if _port_of(check) == name), weights)
+            for name in sorted(of_ports)
+        }
+        or _NO_CONDITIONS,
+        namespace=_tenant(as_string(service, "Namespace")),
+        partition=_tenant(as_string(service, "Partition") or as_string(node, "Partition")),
+        region=intern(as_string(service, "Locality", "Region") or as_string(node, "Locality", "Region")),
+        zone=intern(as_string(service, "Locality", "Zone") or as_string(node, "Locality", "Zone")),
+        odd_ports=odd_ports,
         proxied=as_string(service, "Proxy", "DestinationServiceName"),
+        proxied_id=as_string(service, "Proxy", "DestinationServiceID"),
         is_native=as_object(service, "Connect").get("Native") is True,
-        trouble=_trouble(whole.get("Checks"), state),
         modified_at=as_integer(service, "ModifyIndex"),
     )
 
@@ -139,7 +214,7 @@ def said_cluster(instance: ConsulInstance) -> str:
 
 
 def port_number(text: str) -> int:
-    """A port number in the text of a fact; 0: it is none."""
+    """The port number in the text of a fact; 0 for anything else."""
     return int(text) if text.isdecimal() and len(text) <= _PORT_DIGITS and 0 < int(text) <= 65535 else 0
 
 
@@ -155,29 +230,45 @@ def _tags(tags: object) -> dict[str, str]:
     return found
 
 
-def _ports(service: Mapping[str, object]) -> tuple[int, Mapping[str, int]]:
-    """The port of an instance, and those that have a name, the default one first.
+def _named_ports(service: Mapping[str, object]) -> tuple[dict[str, int], tuple[tuple[str, str], ...]]:
+    """The ports that have a name, the default one first, and what contradicts itself in them.
 
-    Consul 2.0 has ``Ports``, a list of ``{Name, Port, Default}``, in place of ``Port``.
+    Consul 1.22 and 2.0 have ``Ports``, a list of ``{Name, Port, Default}``, in place of ``Port``.
     """
-    ports = sorted(as_objects(service, "Ports"), key=lambda each: each.get("Default") is not True)
-    named = {as_string(each, "Name"): number for each in ports if (number := _number(each.get("Port")))}
-    named.pop("", None)
-    return _number(service.get("Port")) or next(iter(named.values()), 0), named
+    listed = as_objects(service, "Ports")
+    found: dict[str, int] = {}
+    defaults: list[str] = []
+    odd: list[tuple[str, str]] = []
+    for index, each in enumerate(listed):
+        name, number = as_string(each, "Name"), _number(each.get("Port"))
+        if not name or not number:
+            reason = f"port {number} has no name" if number else f"{each.get('Port')!r} is not a port number"
+            odd.append((f"Ports[{index}]", f"{reason}; it is left out"))
+        elif name in found:
+            odd.append((f"Ports[{index}]", f"is a second port {name!r}; the first, {found[name]}, is used"))
+        else:
+            found[name] = number
+            defaults += [name] if each.get("Default") is True else []
+    if len(defaults) > 1:
+        odd.append(("Ports", f"{' and '.join(map(repr, defaults))} are both the default; {defaults[0]!r} is used"))
+    default = (defaults or [*found, ""])[0]
+    port = service.get("Port")
+    if found and port not in (None, 0, found[default]):
+        odd.append(("Port", f"{port!r} is not that of the default port, {default!r}; {found[default]} is used"))
+    return dict(sorted(found.items(), key=lambda item: item[0] != default)), tuple(odd)
 
 
-def _port_facts(named: Mapping[str, int], said: Mapping[str, str]) -> dict[str, str]:
-    """The same as metadata: the default port is that of the registration, the others are further ones."""
-    facts = {f"port_{name}": str(number) for name, number in list(named.items())[1:]}
-    for name in list(named)[:1]:
-        facts["port_name"] = name
-        if "protocol" not in said and Protocol.parse(name.partition("-")[0]) is not Protocol.AUTO:
-            facts[f"protocol_{name}"] = name.partition("-")[0]
-    return facts
+def _port_of(check: Mapping[str, object]) -> str:
+    """The name of the port that a check is of; empty: it is of the whole instance."""
+    name = as_string(check, "Name")
+    return name.removeprefix(PORT_CHECK).strip() if name.startswith(PORT_CHECK) else ""
 
 
-def _state(checks: object) -> State:
-    return max(map(_state_of, map(as_object, as_list(checks))), default=State.PASSING)
+def _condition(checks: Iterable[Mapping[str, object]], weights: object) -> InstanceCondition:
+    found = list(checks)
+    state = max(map(_state_of, found), default=State.PASSING)
+    made = InstanceCondition(state, _weight(weights, state), _trouble(found, state))
+    return _HEALTHY if made == _HEALTHY else made
 
 
 def _state_of(check: Mapping[str, object]) -> State:
@@ -186,11 +277,11 @@ def _state_of(check: Mapping[str, object]) -> State:
     return _STATES.get(as_string(check, "Status"), State.CRITICAL)
 
 
-def _trouble(checks: object, state: State) -> str:
+def _trouble(checks: Sequence[Mapping[str, object]], state: State) -> str:
     """The first check in this state, with what it said, on one line."""
     if state is State.PASSING:
         return ""
-    check = next(check for check in map(as_object, as_list(checks)) if _state_of(check) is state)
+    check = next(check for check in checks if _state_of(check) is state)
     name = as_string(check, "Name") or as_string(check, "CheckID")
     said = " ".join((as_string(check, "Output") or as_string(check, "Notes")).split())[:_MAX_OUTPUT]
     return f"{name}: {said}" if said else name
@@ -202,8 +293,13 @@ def _weight(weights: object, state: State) -> int:
     return min(of_state, _MAX_WEIGHT) if isinstance(of_state, int) and of_state >= 0 else 1
 
 
-def _texts(value: object) -> dict[str, str]:
-    return {name: text for name, text in sorted(as_object(value).items()) if isinstance(text, str) and text}
+def _texts(value: object) -> Mapping[str, str]:
+    found = {name: text for name, text in sorted(as_object(value).items()) if isinstance(text, str) and text}
+    return found or _NO_TEXTS
+
+
+def _tenant(name: str) -> str:
+    return "" if name == DEFAULT_NAMESPACE else intern(name)
 
 
 def _number(value: object) -> int:

@@ -11,24 +11,42 @@ another, the smaller value wins, so that the order of Consul's answer decides no
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
 from mesh_pilot.consul.client.settings import ConsulSettings, CriticalRule, WarningRule
-from mesh_pilot.consul.source.instance import ConsulInstance, State, port_number, said_cluster, said_network
+from mesh_pilot.consul.source.instance import ConsulInstance, InstanceCondition, State, said_cluster, said_network
+from mesh_pilot.consul.source.names import (
+    MAX_HOST,
+    alias,
+    host_of,
+    is_name,
+    local_host,
+    no_name,
+    tenant_names,
+    virtual_names,
+)
 from mesh_pilot.consul.source.network_gateways import GATEWAY_PORT, network_gateways
+from mesh_pilot.consul.source.ports import (
+    ServicePort,
+    report_odd_ports,
+    report_stray_checks,
+    said_by_most,
+    service_ports,
+    with_ports,
+)
 from mesh_pilot.model.config import Problem, Severity
+from mesh_pilot.model.connect import ConnectId
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.net import is_ip, plain_address
 from mesh_pilot.model.service import (
+    CONNECT_TLS_MODE,
     MESH_TLS_MODE,
     Endpoint,
     Health,
     Locality,
     Port,
-    Protocol,
     Registration,
     Resolution,
     Service,
@@ -57,9 +75,6 @@ RESERVED = frozenset(
 """Keys that are not labels."""
 
 _RESERVED_PREFIXES = ("protocol_", "port_", "service_port_")
-_NAME = re.compile(r"[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?")
-MAX_HOST = 255
-"""Characters of a host name."""
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -71,48 +86,39 @@ class MappedService:
     """None: nothing to serve; or, with problems, nothing that can be."""
     endpoints: Endpoints | None = None
     problems: tuple[Problem, ...] = ()
-    merged: tuple[Endpoints, Service] | None = None
-    """The same under the host of the mesh's own datacenter, where the two are to be one."""
+    merged: tuple[Endpoints | Service, ...] = ()
+    """The same under hosts of the mesh's own datacenter: where the two are to be one, or a peer takes over."""
+    aliases: tuple[Service, ...] = ()
+    """Further names that Consul's DNS has for it."""
 
     def items(self) -> tuple[Endpoints | Service, ...]:
         """Endpoints first: whoever learns of a service finds them there."""
-        found = (self.endpoints, self.service, *(self.merged or ()))
+        found = (self.endpoints, self.service, *self.merged, *self.aliases)
         return tuple(item for item in found if item is not None)
 
 
 @attrs.frozen
-class _PortOf:
-    """A port of the service: what it is called, and where each instance has it."""
+class ConnectFacts:
+    """The proxies that Consul's own mesh has for a service."""
 
-    name: str
-    number: int
-    protocol: Protocol
-    said_by: str
-    """See ``Port.said_by``."""
-    key: str
-    """The name in metadata (``port_<key>``); empty for the port of the registration."""
-
-    def at(self, instance: ConsulInstance, main: int) -> int:
-        """The port at which an instance listens; 0: it lacks this port."""
-        return port_number(instance.facts.get(f"port_{self.key}", "")) if self.key else main
-
-
-def is_name(name: str) -> bool:
-    """True if a service's name can be part of a host name."""
-    return _NAME.fullmatch(name) is not None and ".." not in name
-
-
-def no_name(name: str) -> Problem:
-    """The problem of a name that can't be part of a host name."""
-    return Problem("Service", f"{name!r} can't stand in a host name: letters, digits, - and _ can")
+    trust_domain: str
+    """Empty while it is not known: then none of its proxies can be called."""
+    sidecars: Mapping[tuple[str, str], ConsulInstance] = attrs.field(factory=dict)
+    """The proxies of that mesh, by the node and id of its instance."""
 
 
 def read_service(
-    name: str, instances: Iterable[ConsulInstance], settings: ConsulSettings, virtual: frozenset[str] = frozenset()
+    name: str,
+    instances: Iterable[ConsulInstance],
+    settings: ConsulSettings,
+    virtual: frozenset[str] = frozenset(),
+    connect: ConnectFacts | None = None,
+    takes_over: Iterable[tuple[str, int]] = (),
 ) -> MappedService:
     """The service that instances make up; the order in which they come does not matter.
 
-    ``virtual``: its addresses in Consul's own mesh.
+    ``virtual``: its addresses in Consul's own mesh; ``connect``: its proxies there, if those are called.
+    ``takes_over``: the services of the mesh's own datacenter for which it takes over, each with its rank there.
     """
     members = sorted((i for i in instances if i.is_served), key=lambda i: (i.node, i.id))
     if not members:
@@ -120,17 +126,24 @@ def read_service(
     problems: list[Problem] = []
     if not is_name(name):
         return MappedService(problems=(no_name(name),))
-    ports = _ports(members, settings, problems)
+    report_odd_ports(members, problems)
+    ports = service_ports(members, settings, problems)
     if not ports:
         reason = "no instance has a port: register it with one, or with metadata port_<name>"
         return MappedService(problems=(*problems, Problem("Port", reason)))
     namespace = _namespace(members, settings, problems)
-    key = ServiceKey(_host(name, members, settings), namespace)
+    key = ServiceKey(host_of(name, members, settings), namespace)
     if len(key.host) > MAX_HOST:
         reason = f"the host name {key.host[:40]!r}... has {len(key.host)} characters, allowed are {MAX_HOST}"
         return MappedService(problems=(*problems, Problem("Service", reason)))
+    report_stray_checks(members, ports, problems)
+    members = with_ports(members, ports)
     reachable = [i for i in members if not _has_odd_address(i, settings, problems)]
+    if connect is not None and not (connect.sidecars or any(i.is_native for i in members)):
+        connect = None
     endpoints = tuple(e for i in reachable for e in _endpoints(name, i, ports, namespace, settings, problems))
+    if connect is not None:
+        endpoints = tuple(_by_sidecars(endpoints, reachable, ports, connect, settings, problems))
     is_external = all(_is_external(i) for i in members)
     if not is_external and any(_is_external(i) for i in members):
         problems.append(Problem("Meta.external", "only some instances are external; the service counts as in the mesh"))
@@ -146,156 +159,80 @@ def read_service(
         registry="Consul",
         declared_by_users=False,
         network_gateways=network_gateways(
-            members, lambda i: _health(i, settings) is Health.HEALTHY, _is_host_name, problems
+            members, lambda i: _health(i.condition, settings) is Health.HEALTHY, _is_host_name, problems
         ),
+        connect_id=str(ConnectId(connect.trust_domain, members[0].datacenter, name))
+        if connect is not None and connect.trust_domain
+        else "",
     )
-    if settings.mesh and (native := sorted(i.id for i in members if i.is_native)):
+    if settings.mesh and connect is None and (native := sorted(i.id for i in members if i.is_native)):
         reason = f"instance {native[0]!r} takes TLS of Consul's own CA, which no proxy of this mesh has: see the docs"
         problems.append(Problem("Connect.Native", reason, Severity.WARNING))
-    reading = MappedService(service, Endpoints(key, endpoints), tuple(problems))
-    return attrs.evolve(reading, merged=_merged(name, service, endpoints, settings)) if settings.merged else reading
+    names = (*tenant_names(name, members, settings), *virtual_names(name, members, virtual, settings))
+    aliases = tuple(alias(each, service) for each in names if len(each) <= MAX_HOST)
+    reading = MappedService(service, Endpoints(key, endpoints), tuple(problems), aliases=aliases)
+    others = [*takes_over, *([(name, 0)] if settings.merged else [])]
+    merged = [item for other, rank in others for item in _merged(other, rank, service, endpoints, settings)]
+    return attrs.evolve(reading, merged=tuple(merged))
+
+
+@attrs.frozen
+class UnusedInstance:
+    """An instance that gets no traffic, at all its ports or at one."""
+
+    instance: ConsulInstance
+    port: int
+    state: State
+    reason: str
 
 
 def left_out(
     host: str, known: Mapping[str, Sequence[ConsulInstance]], settings: ConsulSettings
-) -> Iterable[tuple[ConsulInstance, str]]:
-    """The instances of a host that get no traffic, each with the reason."""
+) -> Iterable[UnusedInstance]:
+    """The instances of a host that get no traffic."""
     for name, instances in known.items():
         members = [each for each in instances if each.is_served]
-        if not members or host not in (_host(name, members, settings), *_merged_host(name, settings)):
+        if not members or host not in (host_of(name, members, settings), *_merged_host(name, settings)):
             continue
-        for each in members:
-            if each.state is State.PASSING and each.weight:
+        ports = service_ports(members, settings, [])
+        for each in with_ports(members, ports):
+            if reason := _unused_reason(each.condition, settings):
+                yield UnusedInstance(each, each.reached_at(settings.address_tag)[1], each.condition.state, reason)
                 continue
-            if _health(each, settings) is not Health.HEALTHY:
-                yield each, each.trouble if each.weight else f"weight 0; {each.trouble}".removesuffix("; ")
+            for port in ports:
+                condition = each.condition_of(port.key)
+                if (number := port.at(each, settings)) and (reason := _unused_reason(condition, settings)):
+                    yield UnusedInstance(each, number, condition.state, reason)
+
+
+def _unused_reason(condition: InstanceCondition, settings: ConsulSettings) -> str:
+    """Why an instance, or a port of it, gets no traffic; empty if it does."""
+    if condition.weight and (condition.state is State.PASSING or _health(condition, settings) is Health.HEALTHY):
+        return ""
+    return condition.trouble if condition.weight else f"weight 0; {condition.trouble}".removesuffix("; ")
 
 
 def _merged_host(name: str, settings: ConsulSettings) -> tuple[str, ...]:
-    return (_local_host(name, settings),) if settings.merged else ()
+    return (local_host(name, settings),) if settings.merged else ()
 
 
 def _merged(
-    name: str, service: Service, endpoints: tuple[Endpoint, ...], settings: ConsulSettings
+    name: str, rank: int, service: Service, endpoints: tuple[Endpoint, ...], settings: ConsulSettings
 ) -> tuple[Endpoints, Service]:
-    here = attrs.evolve(service, host=_local_host(name, settings), addresses=(), network_gateways=())
+    if rank:
+        endpoints = tuple(attrs.evolve(each, failover_rank=rank) for each in endpoints)
+    here = attrs.evolve(service, host=local_host(name, settings), addresses=(), network_gateways=())
     return Endpoints(here.key, endpoints), here
 
 
-def _host(name: str, members: Sequence[ConsulInstance], settings: ConsulSettings) -> str:
-    datacenter = settings.datacenter or members[0].datacenter
-    if settings.remote and datacenter:
-        return f"{name}.service.{datacenter}.{settings.domain}".lower()
-    return _local_host(name, settings)
-
-
-def _local_host(name: str, settings: ConsulSettings) -> str:
-    return f"{name}.service.{settings.domain}".lower()
-
-
 def _namespace(members: Sequence[ConsulInstance], settings: ConsulSettings, problems: list[Problem]) -> str:
-    said = _said(members, "namespace", problems)
-    if said and not _NAMESPACE.fullmatch(said):
-        reason = f"{said!r} is no namespace; the service is served in {settings.namespace!r}"
+    found = said_by_most(members, "namespace", problems)
+    if found and not _NAMESPACE.fullmatch(found):
+        reason = f"{found!r} is not a namespace; the service is served in {settings.namespace!r}"
         problems.append(Problem("Meta.namespace", reason))
         return settings.namespace
-    return said or settings.namespace
-
-
-# -- ports
-
-
-def _ports(members: Sequence[ConsulInstance], settings: ConsulSettings, problems: list[Problem]) -> tuple[_PortOf, ...]:
-    """The ports of a service: that of its registration first, then those of metadata by name.
-
-    Where instances differ on the port that clients call, each of them is one: callers move at their own pace, too.
-    """
-    found: dict[str, _PortOf] = {}
-    if listening := [(i, at) for i in members if (at := i.reached_at(settings.address_tag)[1])]:
-        name = _said(members, "port_name", problems)
-        protocol, said_by = _protocol(members, [f"protocol_{name}"] if name else [], settings, problems)
-        name = name or (protocol.lower() if protocol is not Protocol.AUTO else "main")
-        numbers = _client_ports(listening, "service_port", settings.service_port, problems)
-        found |= {port.name: port for port in _named(name, numbers, protocol, said_by, "")}
-    names = {k.removeprefix("port_") for i in members for k in i.facts if k.startswith("port_") and k != "port_name"}
-    for name in sorted(names - found.keys()):
-        protocol, said_by = _protocol(members, [f"protocol_{name}"], settings, problems, name)
-        _report_bad_numbers(members, f"port_{name}", problems)
-        if listening := [(i, at) for i in members if (at := port_number(i.facts.get(f"port_{name}", "")))]:
-            numbers = _client_ports(listening, f"service_port_{name}", 0, problems)
-            found |= {port.name: port for port in _named(name, numbers, protocol, said_by, name)}
-    # Envoy has one listener for a number: the port of the registration, which comes first, keeps it.
-    by_number: dict[int, _PortOf] = {}
-    for port in found.values():
-        taken = by_number.setdefault(port.number, port)
-        if taken is not port:
-            reason = f"is {port.number} as that of {taken.name!r}; it is left out: set service_port_{port.key}"
-            problems.append(Problem(f"Meta.port_{port.key}", reason))
-    return tuple(by_number.values())
-
-
-def _named(name: str, numbers: Sequence[int], protocol: Protocol, said_by: str, key: str) -> Iterable[_PortOf]:
-    for rank, number in enumerate(numbers):
-        yield _PortOf(f"{name}-{number}" if rank else name, number, protocol, said_by, key)
-
-
-def _client_ports(
-    listening: Sequence[tuple[ConsulInstance, int]], key: str, default: int, problems: list[Problem]
-) -> Sequence[int]:
-    """The numbers by which clients call a port: those that instances say, in order.
-
-    `listening`: the instances that have the port, and where; `default`: the number where one says none, 0 for the
-    lowest of those at which these listen.
-    """
-    _report_bad_numbers([each for each, _ in listening], key, problems)
-    said = {port_number(each.facts.get(key, "")) for each, _ in listening} - {0}
-    unsaid = {at for each, at in listening if not port_number(each.facts.get(key, ""))}
-    if unsaid and not default and len(unsaid) > 1:
-        reason = f"instances listen on {len(unsaid)} ports, clients use the lowest, {min(unsaid)}: say {key}"
-        problems.append(Problem(f"Meta.{key}", reason))
-    numbers = sorted(said | ({default or min(unsaid)} if unsaid else set()))
-    if said and len(numbers) > 1:
-        listed = ", ".join(map(str, numbers))
-        silent = f" ({default or min(unsaid)} for those that do not say)" if unsaid else ""
-        problems.append(Problem(f"Meta.{key}", f"instances differ: {listed}{silent}; clients can use each of them"))
-    return numbers
-
-
-def _report_bad_numbers(members: Iterable[ConsulInstance], key: str, problems: list[Problem]) -> None:
-    bad = sorted({i.facts[key] for i in members if key in i.facts and not port_number(i.facts[key])})
-    if bad:
-        problems.append(Problem(f"Meta.{key}", f"{', '.join(map(repr, bad))} is no port number; it is ignored"))
-
-
-def _protocol(
-    members: Sequence[ConsulInstance],
-    keys: Sequence[str],
-    settings: ConsulSettings,
-    problems: list[Problem],
-    port_name: str = "",
-) -> tuple[Protocol, str]:
-    """The protocol of a port: of one of these keys, else of a further port's name, else the service's; and by what."""
-    for key in (*keys, *(() if port_name else ("protocol",))):
-        said = _said(members, key, problems)
-        protocol = Protocol.parse(said)
-        if protocol is not Protocol.AUTO:
-            return protocol, f"metadata or tag {key}"
-        if said:
-            used = settings.default_protocol.value
-            problems.append(Problem(f"Meta.{key}", f"{said!r} is no protocol that is known; {used} is used"))
-    named = Protocol.parse(port_name.partition("-")[0])
-    return (settings.default_protocol, "the service's default") if named is Protocol.AUTO else (named, "its name")
-
-
-def _said(members: Sequence[ConsulInstance], key: str, problems: list[Problem]) -> str:
-    """The value of a key that concerns the whole service; if instances differ, that of most of them."""
-    votes = Counter(i.facts[key] for i in members if key in i.facts)
-    if not votes:
-        return ""
-    winner = min(votes, key=lambda value: (-votes[value], value))
-    if len(votes) > 1:
-        problems.append(Problem(f"Meta.{key}", f"instances say {', '.join(sorted(votes))}; {winner} is used"))
-    return winner
+    # A namespace of Consul is one of the mesh: a service of the same name in another is another service.
+    return found or next((i.namespace for i in members if _NAMESPACE.fullmatch(i.namespace)), settings.namespace)
 
 
 # -- addresses
@@ -304,18 +241,17 @@ def _said(members: Sequence[ConsulInstance], key: str, problems: list[Problem]) 
 def _virtual_addresses(members: Sequence[ConsulInstance], problems: list[Problem]) -> tuple[str, ...]:
     found = {i.tagged["virtual"][0] for i in members if "virtual" in i.tagged}
     for address in sorted(a for a in found if not is_ip(a)):
-        problems.append(Problem("TaggedAddresses.virtual", f"{address!r} is no IP address; it is ignored"))
+        problems.append(Problem("TaggedAddresses.virtual", f"{address!r} is not an IP address; it is ignored"))
     return tuple(sorted({plain_address(a) for a in found if is_ip(a)}))
 
 
 def _has_odd_address(instance: ConsulInstance, settings: ConsulSettings, problems: list[Problem]) -> bool:
-    """True if the address is neither an IP address nor a host name, which is then a problem. Empty ones are none."""
+    """True if the address is neither an IP address nor a host name, which is then a problem. False if it is empty."""
     address, _ = instance.reached_at(settings.address_tag)
     if not address or is_ip(address) or _is_host_name(address):
         return False
-    reason = (
-        f"instance {instance.id!r} is left out: its address {address[:MAX_HOST]!r} is no IP address and no host name"
-    )
+    wrong = f"the address {address[:MAX_HOST]!r} is neither an IP address nor a host name"
+    reason = f"instance {instance.id!r} is left out: {wrong}"
     problems.append(Problem("Address", reason))
     return True
 
@@ -331,21 +267,22 @@ def _is_host_name(text: str) -> bool:
 def _endpoints(
     name: str,
     instance: ConsulInstance,
-    ports: Sequence[_PortOf],
+    ports: Sequence[ServicePort],
     namespace: str,
     settings: ConsulSettings,
     problems: list[Problem],
 ) -> Iterable[Endpoint]:
-    health = _health(instance, settings)
     address, main = instance.reached_at(settings.address_tag)
-    if health is None or not address:
+    if not address or _health(instance.condition, settings) is None:
         return
     further = _other_address(instance, main, settings, problems)
     facts = instance.facts
     labels = {k: v for k, v in sorted(facts.items()) if k not in RESERVED and not k.startswith(_RESERVED_PREFIXES)}
     for port in ports:
-        number = port.at(instance, main)
-        if number:
+        number = port.at(instance, settings)
+        condition = instance.condition_of(port.key)
+        health = _health(condition, settings)
+        if number and health is not None:
             yield Endpoint(
                 address=address,
                 port=number,
@@ -354,7 +291,7 @@ def _endpoints(
                 locality=_locality(instance),
                 network=said_network(instance),
                 cluster_id=said_cluster(instance),
-                weight=instance.weight,
+                weight=condition.weight,
                 service_account=_identity(facts.get("service_account", ""), namespace),
                 tls_mode=MESH_TLS_MODE if facts.get("tls_mode") == MESH_TLS_MODE else "",
                 namespace=namespace,
@@ -363,6 +300,53 @@ def _endpoints(
                 registration=Registration(instance.node, name, instance.id),
                 additional_addresses=further,
             )
+
+
+def _by_sidecars(
+    endpoints: Iterable[Endpoint],
+    instances: Iterable[ConsulInstance],
+    ports: Sequence[ServicePort],
+    connect: ConnectFacts,
+    settings: ConsulSettings,
+    problems: list[Problem],
+) -> Iterable[Endpoint]:
+    """The endpoints of a service of Consul's mesh: without ``tls_mode: istio``, an instance is called at its sidecar.
+
+    One without a sidecar is not called, as in that mesh: it may only not have registered it yet, and must not be sent
+    plaintext until then. The application's own port stays known to the proxy of ours that it may have.
+    """
+    of = {(i.node, i.id): i for i in instances}
+    # It has many branches because each decides about the same endpoint, and the first that holds wins.
+    main = {port.name for port in ports if port.is_main}
+    for endpoint in endpoints:
+        at = endpoint.registration
+        instance = of.get((at.node, at.id)) if at is not None else None
+        if instance is None or endpoint.tls_mode == MESH_TLS_MODE:
+            yield endpoint
+            continue
+        sidecar = connect.sidecars.get((instance.node, instance.id)) if connect.trust_domain else None
+        if connect.trust_domain and instance.is_native and endpoint.service_port in main:
+            yield attrs.evolve(endpoint, tls_mode=CONNECT_TLS_MODE)
+            continue
+        yield attrs.evolve(endpoint, health=Health.UNLISTED)
+        if sidecar is None:
+            continue
+        if endpoint.service_port not in main:
+            reason = f"the sidecar of instance {instance.id!r} leads to one port: this one can't be called there"
+            problems.append(Problem(f"Meta.port_{endpoint.service_port}", reason, Severity.WARNING))
+            continue
+        address, number = sidecar.reached_at(settings.address_tag)
+        health = _health(sidecar.condition, settings)
+        if not address or not number or health is None or _has_odd_address(sidecar, settings, problems):
+            continue
+        yield attrs.evolve(
+            endpoint,
+            address=address,
+            port=number,
+            additional_addresses=(),
+            tls_mode=CONNECT_TLS_MODE,
+            health=endpoint.health if health is Health.HEALTHY else health,
+        )
 
 
 def _other_address(
@@ -382,11 +366,11 @@ def _other_address(
     return () if reason else (plain_address(address),)
 
 
-def _health(instance: ConsulInstance, settings: ConsulSettings) -> Health | None:
-    """The health of an instance; None: it is left out, as one whose weight is 0, which Envoy would take for 1."""
-    if not instance.weight:
+def _health(condition: InstanceCondition, settings: ConsulSettings) -> Health | None:
+    """The health in a condition; None: it is left out, as one whose weight is 0, which Envoy would take for 1."""
+    if not condition.weight:
         return None
-    match instance.state:
+    match condition.state:
         case State.PASSING:
             return Health.HEALTHY
         case State.WARNING:
@@ -397,12 +381,14 @@ def _health(instance: ConsulInstance, settings: ConsulSettings) -> Health | None
 
 
 def _locality(instance: ConsulInstance) -> Locality:
-    """Region, zone and subzone: of the service's metadata, else of its node's; the datacenter is the region."""
+    """Region, zone and subzone: of the service's metadata, else as registered, else of its node's metadata; the
+    datacenter is the region where none is said."""
 
-    def said(key: str) -> str:
-        return instance.facts.get(key) or instance.node_meta.get(key, "")
+    def found(key: str, registered: str = "") -> str:
+        return instance.facts.get(key) or registered or instance.node_meta.get(key, "")
 
-    return Locality(said("region") or instance.datacenter, said("zone"), said("subzone"))
+    region = found("region", instance.region) or instance.datacenter
+    return Locality(region, found("zone", instance.zone), found("subzone"))
 
 
 def _identity(account: str, namespace: str) -> str:

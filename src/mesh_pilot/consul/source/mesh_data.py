@@ -16,7 +16,7 @@ from mesh_pilot.base.reading import as_object, as_objects
 from mesh_pilot.consul.client.api import Answer, ConsulApi
 from mesh_pilot.consul.client.client import ConsulDeniedError, ConsulError
 from mesh_pilot.consul.client.query_pool import PooledQuery
-from mesh_pilot.consul.client.settings import ConsulSettings, IntentionDefault
+from mesh_pilot.consul.client.settings import DEFAULT_NAMESPACE, DEFAULT_PARTITION, ConsulSettings, IntentionDefault
 from mesh_pilot.consul.mesh import ConsulMesh, LocationChange, MeshSettings, ServiceFacts
 from mesh_pilot.consul.mesh.entries import KINDS
 from mesh_pilot.consul.mesh.mesh import GLOBAL
@@ -26,14 +26,14 @@ from mesh_pilot.consul.source.mapping import RESERVED, MappedService
 from mesh_pilot.consul.source.sight import BLIND_SECONDS
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Problem
 from mesh_pilot.model.events import Event
-from mesh_pilot.model.service import Protocol
+from mesh_pilot.model.service import CONNECT_TLS_MODE, Protocol
 from mesh_pilot.sources.base.published import PublishedState
 
 log = structlog.get_logger(scope="sources")
 
 INTENTIONS = "the intentions"
 CONSUL_VIRTUAL = "consul-virtual"
-"""The tagged address that Consul gives services of its own mesh."""
+"""The tagged address that Consul gives services of its service mesh."""
 
 _NOBODY = "mesh-pilot-asks-for-the-default-policy"
 """The name of no service: no intention but that of all services for all is about it."""
@@ -98,6 +98,9 @@ class MeshData:
                 namespace=settings.namespace,
                 merged=settings.merges_others,
                 reserved=RESERVED,
+                peers=settings.peers,
+                partition=settings.partition or DEFAULT_PARTITION,
+                consul_namespace=settings.consul_namespace or DEFAULT_NAMESPACE,
             )
         )
         self._virtual: dict[str, dict[str, frozenset[str]]] = {}
@@ -209,9 +212,10 @@ class MeshData:
             self.mesh.set_datacenter(instances[0].datacenter)
         endpoints = reading.endpoints.endpoints
         accounts = tuple(sorted({e.service_account for e in endpoints if e.service_account}))
-        ports = tuple(sorted({e.port for e in endpoints if e.port}))
+        ports = tuple(sorted({e.port for e in endpoints if e.port and e.tls_mode != CONNECT_TLS_MODE}))
         clients = tuple(ClientPort(port.number, port.name) for port in reading.service.ports)
-        self.mesh.put_service(name, ServiceFacts(reading.service.namespace, accounts, ports, clients))
+        has_http = any(port.protocol.is_http or port.protocol is Protocol.AUTO for port in reading.service.ports)
+        self.mesh.put_service(name, ServiceFacts(reading.service.namespace, accounts, ports, clients, has_http))
 
     # -- events
 
@@ -230,7 +234,7 @@ class MeshData:
                 config = made.config(self._source)
             except ConfigError as error:
                 names = ", ".join(map(str, made.entries))
-                problems += (Problem(names, f"is no valid {made.kind}: {problem}") for problem in error.problems)
+                problems += (Problem(names, f"is not a valid {made.kind}: {problem}") for problem in error.problems)
                 continue
             if not is_users(config.key):
                 configs.append(config)
@@ -240,7 +244,7 @@ class MeshData:
 
 
 def entries_by_name(data: object) -> dict[str, Mapping[str, object]]:
-    """The entries of an answer by name; what is none is passed over."""
+    """The entries of an answer by name; anything else is passed over."""
     found: dict[str, Mapping[str, object]] = {}
     for each in as_objects(data):
         name = each.get("Name")

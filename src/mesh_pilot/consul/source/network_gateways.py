@@ -37,7 +37,7 @@ def _gateway(
     said = instance.facts.get(key, "")
     port = port_number(said)
     if said and not port:
-        reason = f"{said!r} is no port number: instance {instance.id!r} is no gateway of its network"
+        reason = f"{said!r} is not a port number: instance {instance.id!r} is not a gateway of its network"
         problems.append(Problem(f"Meta.{key}", reason))
         return
     if not said and network and instance.port == DEFAULT_GATEWAY_PORT:
@@ -46,7 +46,8 @@ def _gateway(
         return
     address, elsewhere = instance.reached_at(WIDE_AREA)
     if not is_ip(address) and not is_host(address):
-        reason = f"instance {instance.id!r} is no gateway: {address[:255]!r} is no IP address and no host name"
+        wrong = f"{address[:255]!r} is neither an IP address nor a host name"
+        reason = f"instance {instance.id!r} is not a gateway: {wrong}"
         problems.append(Problem(f"TaggedAddresses.{WIDE_AREA}", reason))
         return
     yield NetworkGateway(

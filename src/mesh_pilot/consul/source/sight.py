@@ -23,8 +23,12 @@ BLIND_SECONDS = 5.0
 BLIND_SERVICE_SECONDS = 30.0
 """The same, for each service."""
 
+BLIND = "the Consul token does not see everything"
+STALE = "Consul does not hear from the peer; what was imported is kept"
+
 CATALOG = "the catalog"
 CONFIGS = "the configs in KV"
+PEERING = "the peering"
 
 
 class Sight:
@@ -59,14 +63,14 @@ class Sight:
     def note(self, what: str, reason: str) -> bool:
         """Remember why the answers to a question may lack something; empty: they lack nothing. True if they may."""
         if reason and reason != self._reasons.get(what):
-            log.warning("the Consul token does not see everything", source=self._source, what=what, reason=reason)
+            log.warning(STALE if what == PEERING else BLIND, source=self._source, what=what, reason=reason)
         if not self._reasons:
             self._since = trio.current_time()
         before = self._reasons.pop(what, "")
         if reason:
             self._reasons[what] = reason
         elif before:
-            log.info("the Consul token sees it now", source=self._source, what=what)
+            log.info("Consul tells it again", source=self._source, what=what)
         return bool(reason)
 
     def note_catalog(self, api: ConsulApi, answer: Answer) -> bool:

@@ -18,8 +18,9 @@ among themselves, is not part of the HTTP API.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from heapq import nsmallest
 
 import attrs
 import structlog
@@ -30,16 +31,20 @@ from mesh_pilot.base.offload import LARGE_BYTES, offload
 from mesh_pilot.base.reading import as_list, as_strings
 from mesh_pilot.consul.client.api import Answer, ConsulApi, open_api
 from mesh_pilot.consul.client.blocking_query import OutageGate, TakeAnswer, run_blocking_query
+from mesh_pilot.consul.client.client import ConsulError
 from mesh_pilot.consul.client.query_pool import PooledQuery, PooledService, QueryPool
 from mesh_pilot.consul.client.service_filter import service_filter
 from mesh_pilot.consul.client.settings import ConsulSettings
 from mesh_pilot.consul.source.change_finder import ChangeFinder, ChangeTriggers
 from mesh_pilot.consul.source.configs import Value, location_of, read_config, read_tree
+from mesh_pilot.consul.source.connect import ROOTS, ConnectData, leaf_of
 from mesh_pilot.consul.source.hold_over import HoldOver, service_at, service_place
 from mesh_pilot.consul.source.instance import ConsulInstance, is_entry, read_instance
-from mesh_pilot.consul.source.mapping import left_out, no_name, read_service
-from mesh_pilot.consul.source.mesh_data import INTENTIONS, Denied, IntentionsAnswer, MeshData
-from mesh_pilot.consul.source.sight import BLIND_SECONDS, BLIND_SERVICE_SECONDS, CATALOG, CONFIGS, Sight
+from mesh_pilot.consul.source.mapping import left_out, read_service
+from mesh_pilot.consul.source.mesh_data import INTENTIONS, AllowedQuery, Denied, IntentionsAnswer, MeshData
+from mesh_pilot.consul.source.names import no_name
+from mesh_pilot.consul.source.peers import PeerEntries, Peering, PeeringQuery, read_peering
+from mesh_pilot.consul.source.sight import BLIND_SECONDS, BLIND_SERVICE_SECONDS, CATALOG, CONFIGS, PEERING, Sight
 from mesh_pilot.consul.source.statistics import ConsulStatistics
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Event, EventSender, Synced
@@ -70,6 +75,8 @@ class _Run:
     is_sharing: bool = False
     """True if there are more services than slots, so that the triggers are followed."""
     followed: dict[str, trio.CancelScope] = attrs.field(factory=dict)
+    leaves: dict[str, trio.CancelScope] = attrs.field(factory=dict)
+    """Likewise, the services whose leaves in Consul's own mesh are followed."""
     unanswered: set[str] = attrs.field(factory=set)
     """The queries that have not been answered once since the run began."""
     publishing: trio.Lock = attrs.field(factory=trio.Lock)
@@ -80,9 +87,9 @@ class _Run:
 class ConsulSource:
     """Sends the services of a Consul datacenter and how they change.
 
-    State: `_state`, `_instances` (of each service, as they are served) and `_values` (of each key in KV, as last read)
-    survive a restart; `_hold`, what is missing from answers and is kept; `_run`, the state of this run, and the
-    counters of the runs before it.
+    State: `_state`, `_instances` (of each service, as they are served), `_odd` (the services with entries that are
+    passed over) and `_values` (of each key in KV, as last read) survive a restart; `_hold`, what answers lack and
+    is kept; `_run`, the state of this run, and the counters of the runs before it.
     """
 
     def __init__(self, name: str, settings: ConsulSettings) -> None:
@@ -92,11 +99,14 @@ class ConsulSource:
         self._state = PublishedState[str](name, Precedence.FIRST)
         self._values: dict[str, Value] = {}
         self._instances: dict[str, tuple[ConsulInstance, ...]] = {}
+        self._odd: frozenset[str] = frozenset()
         self._hold = HoldOver(name, settings.timing.hold_seconds)
         self._run: _Run | None = None
         self._sight = Sight(name, settings)
-        self._mesh = MeshData(name, settings, self._state) if settings.mesh else None
-        self._queries = self._failures = self._outages = 0
+        self._mesh = MeshData(name, settings, self._state) if settings.mesh and not settings.peer else None
+        self._connect = ConnectData(self._state) if settings.mesh and settings.connect else None
+        self._peer = PeerEntries(settings) if settings.peer else None
+        self._queries = self._read_bytes = self._failures = self._outages = 0
 
     @property
     def place(self) -> str:
@@ -116,6 +126,7 @@ class ConsulSource:
             waiting_for=self._waiting_for(),
             services=len(run.followed) if run else 0,
             queries=self._queries + (run.api.http.requests if run else 0),
+            read_bytes=self._read_bytes + (run.api.http.read_bytes if run else 0),
             failures=self._failures + (run.pool.failures if run else 0),
             under_way=run.pool.under_way if run else 0,
             waiting=run.pool.pending if run else 0,
@@ -130,9 +141,10 @@ class ConsulSource:
     def left_out(self, host: str) -> Sequence[str]:
         """The instances of a host that get no traffic; see `sources.base.contract.LeavesOut`."""
         lines = []
-        for each, reason in left_out(host, self._instances, self.settings):
-            address, port = each.reached_at(self.settings.address_tag)
-            lines.append(f"{each.id} on {each.node}, {address}:{port}, {each.state.name.lower()}: {reason}")
+        for each in left_out(host, self._instances, self.settings):
+            address, _ = each.instance.reached_at(self.settings.address_tag)
+            where = f"{each.instance.id} on {each.instance.node}, {address}:{each.port}"
+            lines.append(f"{where}, {each.state.name.lower()}: {each.reason}")
         return lines
 
     async def run(
@@ -149,28 +161,44 @@ class ConsulSource:
         timing = self.settings.timing
         async with open_api(self.settings) as api, trio.open_nursery() as nursery:
             backoff = Backoff(timing.retry_seconds, min(timing.retry_limit_seconds, RETURN_SECONDS))
-            gate = OutageGate(self.name, partial(api.services, 0, 0), backoff)
+            check = partial(api.services, 0, 0) if self._peer is None else api.peering
+            gate = OutageGate(self.name, check, backoff)
             pool = QueryPool(self.settings)
             finder = ChangeFinder(pool, api, lambda: self._instances, timing)
             triggers = ChangeTriggers(pool, finder, lambda: self._instances)
             self._run = run = _Run(api, events, nursery, gate, pool, triggers)
             try:
                 run.unanswered = {CATALOG, *([CONFIGS] if self.settings.config_prefix else [])}
-                mesh_queries = [*self._mesh.queries(api)] if self._mesh is not None else []
+                mesh_queries = [*self._entry_queries(api)]
                 run.unanswered |= {what for what, _, _ in mesh_queries}
+                run.unanswered |= {ROOTS} if self._connect is not None else set()
                 task_status.started()
                 nursery.start_soon(gate.run)
                 if self.settings.config_prefix:
                     tree = partial(api.tree, self.settings.config_prefix)
                     nursery.start_soon(self._follow, run, CONFIGS, tree, partial(self._take_configs, run))
+                take_entries = self._take_mesh if self._peer is None else self._take_peer_entries
                 for what, query, kind in mesh_queries:
-                    nursery.start_soon(self._follow, run, what, query, partial(self._take_mesh, run, what, kind))
-                await self._follow(run, CATALOG, api.services, partial(self._take_catalog, run))
+                    nursery.start_soon(self._follow, run, what, query, partial(take_entries, run, what, kind))
+                if self._connect is not None:
+                    roots = AllowedQuery(partial(self._connect.ask_roots, api))
+                    nursery.start_soon(self._follow, run, ROOTS, roots, partial(self._take_roots, run))
+                if self._peer is None:
+                    await self._follow(run, CATALOG, api.services, partial(self._take_catalog, run))
+                else:
+                    peering = PeeringQuery(api, self.settings.peer)
+                    await self._follow(run, CATALOG, peering, partial(self._take_peering, run))
             finally:
                 self._queries += api.http.requests
+                self._read_bytes += api.http.read_bytes
                 self._failures += run.pool.failures
                 self._outages += gate.outages
                 self._run = None
+
+    def _entry_queries(self, api: ConsulApi) -> Iterable[tuple[str, PooledQuery, str]]:
+        if self._mesh is not None:
+            return self._mesh.queries(api)
+        return self._peer.queries(api) if self._peer is not None and self.settings.mesh else ()
 
     async def _follow(
         self,
@@ -185,7 +213,9 @@ class ConsulSource:
         await run_blocking_query(what, query, take, run.gate, run.pool, self.settings, service, pace_seconds)
 
     def _share_queries(self, run: _Run) -> None:
-        """Follow the triggers as soon as there are more services than slots."""
+        """Follow the triggers as soon as there are more services than slots; of a peer's services they tell nothing."""
+        if self._peer is not None:
+            return
         if len(run.followed) > run.pool.slots and not run.is_sharing:
             run.is_sharing = True
             log.info(
@@ -201,20 +231,37 @@ class ConsulSource:
     # -- answers
 
     async def _take_catalog(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
-        """Take the names of services: follow those that are new, drop those that are gone."""
+        """Take a catalog."""
         if self._sight.note_catalog(run.api, answer):
             await self._publish(run, CATALOG, (), _cause(answer))
             return BLIND_SECONDS
-        wanted = self._wanted(answer.data)
+        return await self._take_names(run, self._wanted(answer.data), answer, is_lost)
+
+    async def _take_peering(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
+        """Take the names of the services that were imported from a peer."""
+        peering = answer.data
+        assert isinstance(peering, Peering)
+        if self._sight.note(PEERING, peering.trouble):
+            # It may have forgotten some; those that it names are there.
+            return await self._take_names(run, peering.services | self._known(run), answer, is_lost)
+        # After a change of its leader, Consul learns from the peer again what was imported.
+        return await self._take_names(run, peering.services, answer, True)
+
+    def _known(self, run: _Run) -> frozenset[str]:
+        """The services of which anything is known."""
+        return frozenset((*run.followed, *filter(None, map(service_at, self._state.locations))))
+
+    async def _take_names(self, run: _Run, wanted: frozenset[str], answer: Answer, is_lost: bool) -> float | None:
+        """Take the names of services: follow those that are new, drop those that are gone."""
         names = frozenset(name for name in wanted if _can_be_asked_for(name))
         async with run.publishing:
-            known = run.followed.keys() | {name for name in map(service_at, self._state.locations) if name}
-            gone = known - wanted
+            gone = self._known(run) - wanted
             seconds = self._hold.keep_seconds(CATALOG, is_lost or not names, bool(gone))
             new = sorted(names - run.followed.keys())
             run.followed |= {name: trio.CancelScope() for name in new}
             self._share_queries(run)
-            await run.triggers.take_index("catalog", answer, is_lost)
+            if self._peer is None:
+                await run.triggers.take_index("catalog", answer, is_lost)
             for name in new:
                 run.unanswered.add(service_place(name))
                 run.nursery.start_soon(self._follow_service, run, name, run.followed[name])
@@ -234,15 +281,23 @@ class ConsulSource:
         run.unanswered.discard(service_place(name))
         self._hold.forget(service_place(name))
         self._instances.pop(name, None)
+        self._odd -= {name}
         events = self._state.drop(service_place(name), cause=cause)
         if self._mesh is not None:
             self._mesh.take_service(name, None, ())
             events += self._readdressed(name, (), cause)
+        if self._connect is not None:
+            if name in run.leaves:
+                run.leaves.pop(name).cancel()
+                self._sight.note(leaf_of(name), "")
+            events += self._connect.take_leaf(name, None, cause)
+            events += self._connect.take_service(name, None, cause)
         return events
 
     def _readdressed(self, name: str, instances: Sequence[ConsulInstance], cause: str) -> list[Event]:
-        """The events of other services whose virtual addresses the instances of a service say."""
-        others = self._mesh.take_proxies(name, instances) - {name} if self._mesh is not None else ()
+        """The events of other services whose virtual addresses or sidecars the instances of a service say or are."""
+        others = self._mesh.take_proxies(name, instances) - {name} if self._mesh is not None else set()
+        others |= self._connect.take_proxies(name, instances) - {name} if self._connect is not None else set()
         return [event for other in sorted(others) for event in self._read_again(other, cause)]
 
     def _read_again(self, name: str, cause: str) -> Sequence[Event]:
@@ -271,29 +326,102 @@ class ConsulSource:
         """Take the instances of a service."""
         where = service_place(name)
         entries = as_list(answer.data)
-        found = tuple(map(read_instance, filter(is_entry, entries)))
+        found = tuple(map(self._instance, filter(is_entry, entries)))
         strays = len(entries) - len(found)
+        there = {(instance.node, instance.id) for instance in found}
+        gone = [i for i in self._instances.get(name, ()) if (i.node, i.id) not in there]
+        if self._peer is not None and gone and await self._is_peering_in_doubt(run):
+            return BLIND_SERVICE_SECONDS
         if not found and self._hold.is_over(where) and await self._sight.look(run.api):
             return BLIND_SERVICE_SECONDS
         async with run.publishing:
-            there = {(instance.node, instance.id) for instance in found}
-            gone = [i for i in self._instances.get(name, ()) if (i.node, i.id) not in there]
             seconds = self._hold.keep_seconds(where, is_lost or not found or bool(strays), bool(gone))
-            self._instances[name] = (*found, *gone) if seconds else found
-            others = self._readdressed(name, self._instances[name], _cause(answer))
-            events = self._read_service(name, self._instances[name], strays, _cause(answer))
-            await self._publish(run, where, [*events, *others], _cause(answer))
+            now, events = (*found, *gone) if seconds else found, list[Event]()
+            if strays or name in self._odd or now != self._instances.get(name):
+                self._instances[name] = now
+                others = self._readdressed(name, now, _cause(answer))
+                events = [*self._read_service(name, now, strays, _cause(answer)), *others]
+                self._odd = self._odd | {name} if strays else self._odd - {name}
+            elif _indexes(now) != _indexes(self._instances[name]):
+                self._instances[name] = now  # else those stay of which the endpoints were made: their parts are shared
+            await self._publish(run, where, events, _cause(answer))
+            self._follow_leaves(run, (name,))
             return seconds or None
+
+    def _instance(self, entry: object) -> ConsulInstance:
+        """The instance of an entry. One of a peer has the peer for a datacenter: its own name says nothing here."""
+        found = read_instance(entry)
+        return attrs.evolve(found, datacenter=self.settings.peer) if self._peer is not None else found
+
+    async def _is_peering_in_doubt(self, run: _Run) -> bool:
+        """True if instances may be missing because the peering ended; also if Consul does not say."""
+        try:
+            peering = read_peering(self.settings.peer, (await run.api.peering()).data)
+        except ConsulError:
+            return True
+        return self._sight.note(PEERING, peering.trouble)
+
+    def _follow_leaves(self, run: _Run, names: Iterable[str]) -> None:
+        """Follow the leaves of those of these services that want one, once it is known whose they have to be."""
+        connect = self._connect
+        if connect is None or not connect.trust_domain:
+            return
+        for name in names:
+            if name in run.followed and name not in run.leaves and connect.wants_leaf(self._instances[name]):
+                run.leaves[name] = trio.CancelScope()
+                run.nursery.start_soon(self._follow_leaf, run, connect, name, run.leaves[name])
+
+    async def _follow_leaf(self, run: _Run, connect: ConnectData, name: str, scope: trio.CancelScope) -> None:
+        """Follow the leaf of a service in Consul's own mesh. It shares the queries of services."""
+        what, query = leaf_of(name), AllowedQuery(partial(run.api.connect_leaf, name))
+        with scope, run.pool.service(what) as service:
+            await self._follow(run, what, query, partial(self._take_leaf, run, connect, name), service=service)
+
+    async def _take_leaf(
+        self, run: _Run, connect: ConnectData, name: str, answer: Answer, _is_lost: bool
+    ) -> float | None:
+        reason = ""
+        if isinstance(answer.data, Denied):
+            reason = f"Consul gives no leaf of {name}, its last one is kept: {answer.data.reason}; give service:write"
+        if self._sight.note(leaf_of(name), reason):
+            return BLIND_SECONDS
+        async with run.publishing:
+            events = connect.take_leaf(name, answer.data, _cause(answer))
+            await self._publish(run, leaf_of(name), events, _cause(answer))
+        return None
+
+    async def _take_roots(self, run: _Run, answer: Answer, _is_lost: bool) -> float | None:
+        """Take the roots of Consul's own mesh; leaves of another CA come with them."""
+        connect, mesh = self._connect, self._mesh
+        assert connect is not None and mesh is not None
+        denied = answer.data.reason if isinstance(answer.data, Denied) else ""
+        reason = f"Consul does not tell its roots, so that none of its proxies is called: {denied}" if denied else ""
+        is_blind = self._sight.note(ROOTS, reason)
+        async with run.publishing:
+            events: list[Event] = []
+            if not is_blind:
+                found, is_other = connect.take_roots(answer.data, _cause(answer))
+                events += found
+                mesh.mesh.set_trust_domain(connect.trust_domain)
+                for name in [*self._instances] if is_other else ():
+                    events += self._read_again(name, _cause(answer))
+                run.pool.mark_changed(map(leaf_of, run.leaves))
+                self._follow_leaves(run, self._instances)
+            await self._publish(run, ROOTS, events, _cause(answer))
+        return BLIND_SECONDS if is_blind else None
 
     def _read_service(self, name: str, instances: Sequence[ConsulInstance], strays: int, cause: str) -> Sequence[Event]:
         where = service_place(name)
         odd = (Problem("", f"{strays} entries without a node and a service are passed over"),) if strays else ()
         mesh = self._mesh
         try:
-            if mesh is None:
+            if self._peer is not None:
+                reading = read_service(name, instances, self.settings, takes_over=self._peer.of(name))
+            elif mesh is None:
                 reading = read_service(name, instances, self.settings)
             else:
-                reading = read_service(name, instances, mesh.settings_for(name), mesh.virtual_addresses(name))
+                facts = self._connect.facts(name) if self._connect is not None else None
+                reading = read_service(name, instances, mesh.settings_for(name), mesh.virtual_addresses(name), facts)
         except Exception as error:
             log.error("internal error over a service", source=self.name, service=name, exc_info=error)
             return self._state.refuse(where, (_internal_error(error),))
@@ -301,7 +429,8 @@ class ConsulSource:
             return self._state.refuse(where, (*reading.problems, *odd))
         if mesh is not None:
             mesh.take_service(name, reading, instances)
-        return self._state.put(where, reading.items(), (*reading.problems, *odd), cause=cause)
+        granted = self._connect.take_service(name, reading, cause) if self._connect is not None else ()
+        return [*granted, *self._state.put(where, reading.items(), (*reading.problems, *odd), cause=cause)]
 
     async def _take_configs(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
         """Take all objects in the KV store; only those that differ are parsed."""
@@ -352,6 +481,20 @@ class ConsulSource:
             await self._publish(run, what, events, _cause(answer))
             return seconds or None
 
+    async def _take_peer_entries(self, run: _Run, what: str, kind: str, answer: Answer, is_lost: bool) -> float | None:
+        """Take all config entries of a kind that say for whom the peer takes over."""
+        peer = self._peer
+        assert peer is not None
+        if await self._is_blind(run, what, answer.data):
+            await self._publish(run, what, (), _cause(answer))
+            return BLIND_SECONDS
+        async with run.publishing:
+            seconds = self._hold.keep_seconds(what, is_lost or not answer.data, peer.lacks(kind, answer.data))
+            names = peer.take(kind, answer.data, self._instances, keeps=bool(seconds))
+            events = [event for name in names for event in self._read_again(name, _cause(answer))]
+            await self._publish(run, what, events, _cause(answer))
+            return seconds or None
+
     async def _is_blind(self, run: _Run, what: str, data: object) -> bool:
         """True if mesh data may lack what is there."""
         if isinstance(data, Denied):
@@ -376,7 +519,7 @@ class ConsulSource:
         if self._mesh is not None and not self._is_in_kv(config.key):
             self._mesh.mesh.redo(config.key)
             for holder in self._state.holders(("config", *config.key)):
-                self._state.drop(holder)  # what is still made from Consul's mesh data comes again
+                self._state.drop(holder)  # what is still made from Consul's mesh data returns
         return self._state.put(where, (config,), cause=cause)
 
     def _redo(self, where: str) -> None:
@@ -420,14 +563,18 @@ class ConsulSource:
         if self._run is None:
             return "not started"
         trouble = self._trouble()
-        missing = sorted(self._run.unanswered)
-        what = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        missing = self._run.unanswered
+        what = ", ".join(nsmallest(3, missing)) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         return f"{what}: {trouble}" if trouble else f"{what} to be answered"
 
     def _trouble(self) -> str:
         if self._run is None:
             return ""
         return self._run.gate.error or next(iter(self._run.pool.troubles.values()), "")
+
+
+def _indexes(instances: Iterable[ConsulInstance]) -> list[int]:
+    return [each.modified_at for each in instances]
 
 
 def _cause(answer: Answer) -> str:

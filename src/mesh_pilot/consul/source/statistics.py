@@ -17,20 +17,22 @@ class ConsulStatistics:
     """Services followed."""
     queries: int
     """Queries sent."""
+    read_bytes: int
+    """The length of their answers."""
     failures: int
     """Queries that failed."""
     under_way: int
     """Queries that wait for Consul."""
     waiting: int
-    """Services without a query of their own: they are read when they may have changed."""
+    """Services without their own query: they are read when they may have changed."""
     outages: int
     """The number of times that Consul did not answer at all."""
     stale_seconds: float
-    """For how long it has not answered; 0 while it does."""
+    """Seconds since it stopped answering; 0 while it answers."""
     trouble: str
     """The reason why it does not answer, or the query that it refuses; empty while all is well."""
     held_back: tuple[str, ...]
-    """The answers in which something is missing that stays in force for now."""
+    """The answers in which something is missing that is kept for now."""
     blindness: str
     """The answers that the token does not see, with what to do; empty if it sees everything."""
     blind_seconds: float

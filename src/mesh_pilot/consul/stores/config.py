@@ -37,7 +37,7 @@ class KvStore(Protocol):
 
 
 class ConsulConfigKeys:
-    """Implements ``ConfigStore``. No state of its own."""
+    """Implements ``ConfigStore``. It has no state."""
 
     def __init__(self, settings: ConsulSettings, source: str = "consul", kv: KvStore | None = None) -> None:
         self._prefix = settings.config_prefix.strip("/")
@@ -70,7 +70,7 @@ class ConsulConfigKeys:
             return None
         stored = _stored(entry, key)
         if stored is None:
-            raise ConfigRefusal(f"the value of {own} is another object than {key}, or several: mend it there")
+            raise ConfigRefusal(f"the value of {own} is another object than {key}, or several: fix it there")
         return stored
 
     async def write(
@@ -127,7 +127,7 @@ class ConsulConfigKeys:
 
 
 def _conflict(key: ConfigKey) -> ConfigConflict:
-    return ConfigConflict(f"{key} has changed in Consul meanwhile")
+    return ConfigConflict(f"{key} has changed in Consul since it was read")
 
 
 def _stored(entry: KvEntry, key: ConfigKey) -> Stored | None:

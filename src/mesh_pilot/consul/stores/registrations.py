@@ -22,7 +22,7 @@ log = structlog.get_logger(scope="registration")
 WAIT_SECONDS = 60.0
 
 GATHER_SECONDS = 0.1
-"""Between two readings of all entries: changes that come meanwhile are read at once."""
+"""The interval between two readings of all entries: changes during it are read together."""
 
 ENTRIES_A_TURN = 100
 """Entries that are decoded before other tasks have their turn: some milliseconds."""
@@ -43,7 +43,7 @@ class ConsulRecords:
         self._retry_seconds = retry_seconds
         self._known: dict[str, Kept] = {}
         self._bad: dict[str, int] = {}
-        """By key, the version that was complained about."""
+        """Versions that were complained about, by key."""
 
     def __repr__(self) -> str:
         return f"<ConsulRecords {self._prefix}>"
@@ -88,7 +88,7 @@ class ConsulRecords:
         return indexes[0] if indexes else 0
 
     async def _read_all(self, entries: Sequence[KvEntry]) -> None:
-        """Decode what is new, and forget what is not there any more; others have their turns meanwhile."""
+        """Decode what is new, and forget what is not there any more; other tasks have their turns in between."""
         known = {}
         for number, entry in enumerate(entries, 1):
             kept = self._known.get(entry.key)
@@ -102,14 +102,16 @@ class ConsulRecords:
         self._bad = {entry.key: self._bad[entry.key] for entry in entries if entry.key in self._bad}
 
     def _read(self, entry: KvEntry) -> Kept | None:
-        """The record of an entry; None, with a line in the log, if it is none. Anything may stand in it."""
+        """The record of an entry; None, with a line in the log, for anything else that was written there."""
         try:
             record = decode(entry.value)
             if entry.key != f"{self._prefix}{record.key.namespace}/{record.key.name}":
                 raise ValueError(f"it is of {record.key}")
         except ValueError as error:
             if self._bad.get(entry.key) != entry.modify_index:
-                log.warning("an entry is no auto-registered workload; it is ignored", key=entry.key, reason=str(error))
+                log.warning(
+                    "an entry is not an auto-registered workload; it is ignored", key=entry.key, reason=str(error)
+                )
             self._bad[entry.key] = entry.modify_index
             return None
         return Kept(record, entry.modify_index)

@@ -2,7 +2,7 @@
 
 A set belongs to a query and not to a proxy: proxies whose targets lead to the same query read the same set. So a change
 costs the ways in which proxies differ, not their number; sets for each proxy would make, compare and keep the same
-resources once for each. What a proxy has of its own, its certificate and its agent's settings, is a set beside the
+resources once for each. What its own proxy has, its certificate and its agent's settings, is a set next to the
 shared ones (``joined_sets``).
 
 Translators, with Envoy's messages, are imported inside: a plane has them once the first proxy is there.
@@ -25,7 +25,7 @@ from mesh_pilot.engine.patched import Names
 from mesh_pilot.engine.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore
 from mesh_pilot.envoy.catalog.explained import Explained
 from mesh_pilot.envoy.catalog.failing import FailingParts, StandingFailure, standing_failures
-from mesh_pilot.envoy.catalog.joined_sets import AgentSettingsSet, JoinedSet, Part
+from mesh_pilot.envoy.catalog.joined_sets import AgentSettingsSet, JoinedSet, Joins, Part
 from mesh_pilot.envoy.catalog.kept_resources import KeptResources, VirtualHostSets
 from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE, ResourceSet
 from mesh_pilot.identity.certificates.secrets import IdentitySet, Issuer
@@ -54,20 +54,16 @@ class CatalogStatistics:
     sets: int
     """Sets of resources, shared by those proxies."""
     idle_sets: int
-    """Sets that nobody reads and that stay for a reconnect."""
+    """Sets without readers that stay for a reconnect."""
 
 
 class WorldCatalog:
     """Opens the resources of proxies over one World."""
 
-    def __init__(
-        self, world: World, issuer: Issuer | None = None, *, roots: AgentRoots | None = None, split: bool = False
-    ) -> None:
+    def __init__(self, world: World, issuer: Issuer | None = None, *, roots: AgentRoots | None = None) -> None:
         """``issuer`` gives proxies whose identity is known their certificates; without one there are none. ``roots``
-        are for Istio's agents. With ``split`` proxies that can take virtual hosts as separate resources get them so,
-        unless they say otherwise."""
+        are for Istio's agents."""
         self._world = world
-        self._split = split
         self._issuer = issuer
         self._roots = roots
         self._sets: dict[SetKey, ResourceSet] = {}
@@ -79,6 +75,7 @@ class WorldCatalog:
         """The register of failures."""
         self._parts = FailingParts(world.memo, self.failed)
         self.snapshots = SnapshotStore()
+        self.joins = Joins(self.snapshots)
 
     def open(
         self,
@@ -88,7 +85,7 @@ class WorldCatalog:
     ) -> WorldResources:
         """See ``xds.ads.resources.Catalog``."""
         identity = parse_identity(proxy.identity)
-        facts = proxy_facts(proxy, split=self._split)
+        facts = proxy_facts(proxy)
         own: Callable[[], IdentitySet | ProxyRoots] | None = None
         if self._issuer and proxy.agent:
             own = self._issuer.roots_set
@@ -99,11 +96,6 @@ class WorldCatalog:
         self._open[resources] = None
         self._by_proxy[proxy] = resources
         return resources
-
-    @property
-    def split(self) -> bool:
-        """True if proxies that can take virtual hosts as separate resources get them so without asking."""
-        return self._split
 
     def placeholder_cluster(self, name: str) -> Resource:
         from mesh_pilot.envoy.clusters.outbound import placeholder
@@ -142,7 +134,7 @@ class WorldCatalog:
         return standing_failures(self.failed)
 
     def evict_idle(self) -> None:
-        """Drop sets that nobody has read since the last call, and names that nobody requests any more."""
+        """Drop sets that were not read since the last call, and names that are no longer requested."""
         for _ in self.evict_idle_slowly():
             pass
 
@@ -171,7 +163,7 @@ class WorldCatalog:
 
     def scope_of(self, proxy: Proxy) -> Hashable:
         """The scope of a proxy: proxies of one scope share all resources except those of the workload itself."""
-        return shared_facts(proxy, split=self._split)
+        return shared_facts(proxy)
 
     def statistics(self) -> CatalogStatistics:
         return CatalogStatistics(len(self._open), len(self._sets), len(self._idle))
@@ -224,7 +216,7 @@ class WorldResources:
         self._generators: Generators = {}
         self._sets: dict[str, JoinedSet | KeptResources] = {}
         self._before: dict[str, Snapshot] = {}
-        """Its resources in its last scope, of types that it has not asked for again."""
+        """The resources of the proxy in its last scope, of types that it has not asked for again."""
         self._hosts: ByName[PlanShards] | None = None
         self._host_sets: VirtualHostSets | None = None
         self._kept_hosts: KeptResources | None = None
@@ -324,7 +316,7 @@ class WorldResources:
         # are answered.
         if self._follow_target() is None:
             is_served = type_url in RESOURCE_TYPES and (type_url != VIRTUAL_HOST or self._facts.split)
-            return JoinedSet(self._catalog.snapshots, ()) if is_served else None
+            return self._catalog.joins.of(()) if is_served else None
         if type_url == VIRTUAL_HOST:
             return self._virtual_hosts()
         joined = self._sets.get(type_url)
@@ -343,9 +335,8 @@ class WorldResources:
                 roots = self._catalog._roots
                 parts = tuple(AgentSettingsSet(settings, roots) for settings in sets) or (roots,)
             store, before = self._catalog.snapshots, self._before.pop(type_url, EMPTY)
-            joined = JoinedSet(store, parts)
-            if before is not EMPTY:
-                joined = KeptResources(store, joined, before)
+            found = self._catalog.joins.of(parts)
+            joined = found if before is EMPTY else KeptResources(store, found, before)
             self._sets[type_url] = joined
         return joined
 
@@ -427,6 +418,7 @@ class WorldResources:
         self._catalog._open.pop(self, None)
         if self._catalog._by_proxy.get(self.proxy) is self:
             del self._catalog._by_proxy[self.proxy]
+        del self._watch, self._failed  # which have it, too: a cycle
 
     def _virtual_hosts(self) -> VirtualHostSets | KeptResources | None:
         if self._hosts is not None and self._host_sets is None:

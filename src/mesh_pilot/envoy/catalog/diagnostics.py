@@ -1,4 +1,4 @@
-"""Problems of configuration that only show at a proxy, or beside other objects, as plain values for logs and pages."""
+"""Problems of configuration that only show at a proxy, or next to other objects, as plain values for logs and pages."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from mesh_pilot.envoy.envoy_filter.outcome import PatchOutcome
 from mesh_pilot.envoy.envoy_filter.parse import parsed
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem, PatchRef
 from mesh_pilot.envoy.filters.ext_authz import MissingProvider, missing_providers
+from mesh_pilot.envoy.filters.global_rate_limit import server_problems
 from mesh_pilot.envoy.gateway.listeners import gateway_conflicts
 from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
 from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
@@ -29,7 +30,15 @@ from mesh_pilot.model.proxy import SELF_DISCOVERY, NodeType
 from mesh_pilot.model.resource import SECRET
 from mesh_pilot.world.view import View
 
-REFERRING_KINDS = ("Telemetry", "WasmPlugin", "TrafficExtension", "Policy", "ServiceRoleBinding", "RbacConfig")
+REFERRING_KINDS = (
+    "Telemetry",
+    "WasmPlugin",
+    "TrafficExtension",
+    "GlobalRateLimit",
+    "Policy",
+    "ServiceRoleBinding",
+    "RbacConfig",
+)
 """Kinds whose objects may name others that cannot be used."""
 
 CREDENTIALS_CHECKED = 100
@@ -182,7 +191,8 @@ def object_problems(view: View, key: ConfigKey) -> tuple[Problem, ...]:
     """Problems of one object whatever proxy it applies to, which validation does not see.
 
     Validation knows neither Envoy's messages, which EnvoyFilters patch, nor other objects: the providers that a
-    Telemetry names, the modules of extensions, the services and roles that legacy policies name.
+    Telemetry names, the modules of extensions, the servers of GlobalRateLimits, the services and roles that legacy
+    policies name.
     """
     match key.kind:
         case "WasmPlugin" | "TrafficExtension":
@@ -193,6 +203,8 @@ def object_problems(view: View, key: ConfigKey) -> tuple[Problem, ...]:
             return tuple(Problem(p.path, p.reason, p.severity) for p in parsed(view, key).problems)
         case "Telemetry":
             return telemetry_problems(view, key)
+        case "GlobalRateLimit":
+            return server_problems(view, key)
     return legacy_problems(view, key)
 
 

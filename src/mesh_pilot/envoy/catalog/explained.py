@@ -1,7 +1,7 @@
 """Resources that a proxy holds, each with the objects that this proxy has it from.
 
 Equal resources are one object for all proxies (``engine.snapshots``), and it names the objects of whichever proxy came
-first: the inbound clusters of two services look alike, though each is made of its own service and rule. The sets of a
+first: the inbound clusters of two services look alike, though each is made of another service and rule. The sets of a
 proxy know better, since each derives its resources from its own queries. They are asked when somebody wants to know:
 a record of origins for each snapshot would cost every push for what one question in a day needs.
 """
@@ -21,7 +21,8 @@ class Explained(Mapping[str, Resource]):
 
     held: Mapping[str, Resource]
     made: tuple[Mapping[str, Resource], ...]
-    """By its sets, which have no name in common. Those of another version than the proxy holds do not explain it."""
+    """The resources of its sets, which have no name in common. Those of another version than the held one do not
+    explain it."""
 
     def __getitem__(self, name: str) -> Resource:
         resource = self.held[name]

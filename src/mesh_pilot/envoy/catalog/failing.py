@@ -24,7 +24,7 @@ class StandingFailure:
 
     failure: Failure
     proxies: tuple[str, ...]
-    """Names of the connected proxies that have the resource, or would. Empty if it is none of a proxy."""
+    """Names of the connected proxies that have the resource, or would. Empty if no proxy has such resources."""
 
 
 @runtime_checkable

@@ -65,7 +65,7 @@ SetKey = tuple[Layer, GeneratorKey]
 """Generators over the World, or over an overlay of it."""
 
 Generators = Mapping[str, tuple[GeneratorKey, ...]]
-"""By type. Those of one type have no name in common."""
+"""Generators by type. Those of one type have no name in common."""
 
 
 def generators_of(target: ProxyKeys) -> Generators:
@@ -123,7 +123,7 @@ def _router_generators(target: ProxyKeys) -> Generators:
 
 
 def _sidecar_generators(target: ProxyKeys) -> Generators:
-    """Of clusters and listeners the first generator is for outbound, the second for inbound traffic."""
+    """Generators of a sidecar. Of two for clusters or listeners, the first is for outbound, the second for inbound."""
     scope, workload = target.scope, target.workload
     inbound: GeneratorKey = (CLUSTER, single_shard.query(inbound_clusters.inbound_clusters.query(workload)))
     outbound: GeneratorKey = (CLUSTER, clusters.cluster_plans.query(scope, target.locality))
@@ -211,7 +211,7 @@ def _extensions_of(target: ProxyKeys) -> Query[PlanShards]:
 
 @derived
 def sidecar_hosts(view: View, scope: OutboundScope, table: str) -> PlanShards:
-    """A table's virtual hosts for a sidecar; none if the table contains them, or is no table of sidecars."""
+    """A table's virtual hosts for a sidecar; none if the table contains them, or is not a table of sidecars."""
     parsed = parse_table(table)
     if parsed is None or parsed.sniffed:
         return ()

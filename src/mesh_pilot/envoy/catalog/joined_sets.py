@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from weakref import WeakValueDictionary
 
 from mesh_pilot.engine.patched import Names
 from mesh_pilot.engine.snapshots import (
@@ -69,55 +70,116 @@ Part = ResourceSet | IdentitySet | TrustSet | AgentSettingsSet
 """A set that several proxies may share."""
 
 
-class JoinedSet:
-    """One proxy's resources of a type: sets without a name in common, read as one.
+Selections = WeakValueDictionary[tuple[int, int], "SelectedParts"]
+"""The selections in use, by the identity of joined parts and of names, which they keep: no others have it. They are
+in one dictionary because one for each join takes 600 bytes."""
 
-    Implements ``xds.ads.resources.TypeResources``. State: the snapshots of the parts when they were last read, and
-    those made from them. A proxy whose scope changes gets a new one.
+
+class Joins:
+    """The joins of parts from which names are selected, one for all proxies that read the same.
+
+    Plans are mostly joined with one of the proxy's own workload. Mutable state: the joins in use, and the selections.
     """
 
-    def __init__(self, store: SnapshotStore, parts: tuple[Part, ...]) -> None:
-        self._parts = parts
-        self._plans = tuple(part for part in parts if part.is_plan)
-        self._own = next((part for part in parts if isinstance(part, IdentitySet)), None)
-        self._wildcard = Join(store, joined)
-        self._all = Join(store, joined)
-        self._selection = Selection(store)
-        self._asked_for: list[Names] = []
-        """For each part the names that it was asked for last, if there are several."""
-        self._lacking = tuple(Lacking(store) for _ in parts[1:])
-        """The names that all parts before it lack, for each part but the first."""
-        self._latest = EMPTY
+    def __init__(self, store: SnapshotStore) -> None:
         self._store = store
+        self._joins: WeakValueDictionary[tuple[Part, ...], JoinedParts] = WeakValueDictionary()
+        self._selected: Selections = WeakValueDictionary()
 
-    @property
-    def latest(self) -> Snapshot:
-        """The resources handed out last."""
-        return self._store.overlay(self._latest, self._selection.found)
+    def of(self, parts: tuple[Part, ...]) -> JoinedSet:
+        """The resources of a proxy that has these parts."""
+        if all(part.is_plan for part in parts):
+            return JoinedSet(self._store, JoinedParts(self._store, parts, self._selected))
+        found = self._joins.get(parts)
+        if found is None:
+            found = self._joins[parts] = JoinedParts(self._store, parts, self._selected)
+        return JoinedSet(self._store, found)
 
-    def missing(self) -> Missing:
-        """The resources that the parts lack because of failures."""
-        found = Missing()
-        for part in self._parts:
-            found |= part.missing() if isinstance(part, ResourceSet | AgentSettingsSet) else Missing()
-        return found
+
+class JoinedParts:
+    """Parts without a name in common, read as one, for all proxies that have just these.
+
+    So a change is joined and selected from once, however many proxies read it. State: the last snapshots.
+    """
+
+    def __init__(self, store: SnapshotStore, parts: tuple[Part, ...], selected: Selections) -> None:
+        self.parts = parts
+        self.own = next((part for part in parts if isinstance(part, IdentitySet)), None)
+        self._store = store
+        self._plans = tuple(part for part in parts if part.is_plan)
+        self._seen: list[Snapshot] = []
+        self._found = EMPTY
+        # Most parts are read in one way, and what the other needs would take a third of a join's memory.
+        self._wildcard: Join | None = None
+        self._all: Join | None = None
+        self._selected = selected
+
+    def __repr__(self) -> str:
+        return f"<JoinedParts {len(self.parts)} parts>"
 
     def snapshot(self) -> Snapshot:
         """All that a wildcard subscription gets."""
         if len(self._plans) == 1:
-            self._latest = self._plans[0].snapshot()
-        else:
-            self._latest = self._wildcard.of({at: part.snapshot() for at, part in enumerate(self._plans)})
-        return self._latest
+            return self._plans[0].snapshot()
+        now = [part.snapshot() for part in self._plans]
+        if now != self._seen:
+            if self._wildcard is None:
+                self._wildcard = Join(self._store, joined)
+            self._seen, self._found = now, self._wildcard.of(dict(enumerate(now)))
+        return self._found
 
-    def select(self, names: Names) -> Snapshot:
-        """The resources of these names, also ones that no wildcard subscription gets."""
+    def selected(self, names: Names, before: SelectedParts | None) -> SelectedParts:
+        """The selection of these names; a new one begins with what the proxy had selected ``before``."""
+        key = (id(self), id(names))
+        found = self._selected.get(key)
+        if found is None:
+            found = self._selected[key] = SelectedParts(self._store, self, names, before)
+        return found
+
+    def joined(self, snapshots: Sequence[Snapshot]) -> Snapshot:
+        """Snapshots of all parts as one."""
+        if self._all is None:
+            self._all = Join(self._store, joined)
+        return self._all.of(dict(enumerate(snapshots)))
+
+
+class SelectedParts:
+    """The resources of some names in joined parts.
+
+    State: the snapshots of the parts when they were last read, and what was found in them.
+    """
+
+    def __init__(self, store: SnapshotStore, of: JoinedParts, names: Names, before: SelectedParts | None) -> None:
+        self.names = names
+        self._joined = of
+        self._parts = of.parts
+        self._selection = Selection(store)
+        self._lacking = tuple(Lacking(store) for _ in self._parts[1:])
+        """The names that all parts before it lack, for each part but the first."""
+        self._asked_for: list[Names] = []
+        """The names that each part was asked for last, if there are several parts."""
+        self._seen: list[Snapshot] = []
+        if before is not None:
+            self._selection.begin_as(before._selection)
+            for now, then in zip(self._lacking, before._lacking, strict=True):
+                now.begin_as(then)
+
+    def __repr__(self) -> str:
+        return f"<SelectedParts {len(self.names)} names, {len(self.found)} found>"
+
+    @property
+    def found(self) -> Snapshot:
+        """The resources handed out last."""
+        return self._selection.found
+
+    def snapshot(self) -> Snapshot:
+        names = self.names
         if len(self._parts) == 1:
             return self._selection.of(self._parts[0].ask(names), names)
-        now: dict[Hashable, Snapshot] = {at: part.snapshot() for at, part in enumerate(self._parts)}
-        if names is not self._selection.names or now != self._all.parts or not self._has_asked():
-            now = dict(enumerate(self._ask(names)))
-        return self._selection.of(self._all.of(now), names)
+        now = [part.snapshot() for part in self._parts]
+        if now != self._seen or not self._has_asked():
+            self._seen = now = list(self._ask(names))
+        return self._selection.of(self._joined.joined(now), names)
 
     def _ask(self, names: Names) -> Iterator[Snapshot]:
         """The snapshots of all parts with the resources of these names. Each is asked for what none before it has."""
@@ -130,18 +192,74 @@ class JoinedSet:
                 names = lacking.of(snapshot, names)
 
     def _has_asked(self) -> bool:
-        """False if a part has forgotten a name since ``_ask``: nobody seemed to request it for a while."""
+        """False if a part has forgotten a name since ``_ask``, as it seemed not to be requested for a while."""
         return all(part.has_asked(names) for part, names in zip(self._parts, self._asked_for, strict=True))
+
+    def work(self) -> Iterator[None]:
+        """Generate the plans and the resources of the names, one a step; see ``ResourceSet.work``."""
+        names = self.names
+        for part, lacking in zip_longest(self._parts, self._lacking):
+            if isinstance(part, ResourceSet):
+                yield from part.work(names)
+            if names and lacking is not None:
+                names = lacking.of(part.snapshot(), names)
+
+
+class JoinedSet:
+    """One proxy's resources of a type: sets without a name in common, read as one.
+
+    Implements ``xds.ads.resources.TypeResources``. State: the snapshot handed out last, and the selection of the names
+    that the proxy requests. A proxy whose scope changes gets a new one.
+    """
+
+    __slots__ = ("_joined", "_latest", "_selected", "_store")
+
+    def __init__(self, store: SnapshotStore, of: JoinedParts) -> None:
+        self._store = store
+        self._joined = of
+        self._selected: SelectedParts | None = None
+        self._latest = EMPTY
+
+    def __repr__(self) -> str:
+        return f"<JoinedSet of {self._joined!r}>"
+
+    @property
+    def latest(self) -> Snapshot:
+        """The resources handed out last."""
+        return self._store.overlay(self._latest, EMPTY if self._selected is None else self._selected.found)
+
+    def missing(self) -> Missing:
+        """The resources that the parts lack because of failures."""
+        found = Missing()
+        for part in self._joined.parts:
+            found |= part.missing() if isinstance(part, ResourceSet | AgentSettingsSet) else Missing()
+        return found
+
+    def snapshot(self) -> Snapshot:
+        """All that a wildcard subscription gets."""
+        self._latest = self._joined.snapshot()
+        return self._latest
+
+    def select(self, names: Names) -> Snapshot:
+        """The resources of these names, also ones that no wildcard subscription gets."""
+        return self._selection_of(names).snapshot()
+
+    def _selection_of(self, names: Names) -> SelectedParts:
+        selected = self._selected
+        if selected is None or selected.names is not names:
+            selected = self._selected = self._joined.selected(names, selected)
+        return selected
 
     def parts(self) -> Iterator[ResourceSet]:
         """The sets whose resources are made of objects."""
-        return (part for part in self._parts if isinstance(part, ResourceSet))
+        return (part for part in self._joined.parts if isinstance(part, ResourceSet))
 
     def awaited(self) -> frozenset[str]:
-        return self._own.awaited if self._own is not None else NO_NAMES
+        own = self._joined.own
+        return own.awaited if own is not None else NO_NAMES
 
     def get(self, name: str) -> Resource | None:
-        for part in self._parts:
+        for part in self._joined.parts:
             found = part.get(name)
             if found is not None:
                 return found
@@ -149,8 +267,4 @@ class JoinedSet:
 
     def work(self, names: Names) -> Iterator[None]:
         """Generate the plans and the resources of these names, one a step; see ``ResourceSet.work``."""
-        for part, lacking in zip_longest(self._parts, self._lacking):
-            if isinstance(part, ResourceSet):
-                yield from part.work(names)
-            if names and lacking is not None:
-                names = lacking.of(part.snapshot(), names)
+        return self._selection_of(names).work()

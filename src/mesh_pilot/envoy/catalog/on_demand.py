@@ -2,8 +2,8 @@
 ``on_demand`` filter, ODCDS over ADS).
 
 For sidecars that get Delta and ask for it (``Scope.on_demand``). Envoy waits for a cluster only where a request is to
-go; for copies of requests, for what is no HTTP, and for what proxies need themselves clusters must be there beforehand.
-The hosts of those are *pinned*.
+go; for copies of requests, for what is not HTTP, and for what proxies need themselves clusters must be there
+beforehand. The hosts of those are *pinned*.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Why a set and not the memo table alone: streams need to know what changed since 
 would cost the mesh for each change and each stream. The watch says which queries may have changed; a shard of the plan
 is compared only if it is one of them, and a resource with equal bytes ends there.
 
-Why reading is lazy and ``work`` is not: nothing is made that nobody reads. But the first reader of a large plan would
+Why reading is lazy and ``work`` is not: nothing is made that is not read. But the first reader of a large plan would
 hold up all other streams for as long as it takes, so a stream walks through ``work`` step by step before it reads. Both
 ways make the same; whoever is cancelled between two steps leaves a set that is only not finished.
 """
@@ -94,7 +94,7 @@ class ResourceSet:
         self._plan = resources if isinstance(resources, Query) else None
         self._named = resources if isinstance(resources, ByName) else None
         self.watch = Watch(layer, self._wake)
-        """Of the plan and the resources."""
+        """The watch of the plan and the resources."""
         self._shards: dict[Query[Any], Plan] = {}
         """The shards of the plan as they were followed last."""
         self._listed: PlanShards = ()
@@ -116,7 +116,7 @@ class ResourceSet:
         self._changes: dict[str, Resource | None] = {}
         """The resources that changed since; None: removed."""
         self._failed = OwnFailures(failures or Failures(), self)
-        """By the name of the resource, or by the plan."""
+        """Failures by the name of the resource, or by the plan."""
         self._wakers: dict[Hashable, Callable[[str], None]] = {}
         self._planned = False
         self._fresh = False
@@ -137,6 +137,8 @@ class ResourceSet:
 
     def snapshot(self) -> Snapshot:
         """All of a plan; of a function of names, the resources of all names that anybody asked for."""
+        if self._fresh and not self._changes:
+            return self._snapshot
         self._refresh()
         if self._changes:
             puts = [resource for resource in self._changes.values() if resource is not None]
@@ -279,12 +281,12 @@ class ResourceSet:
         self._wakers[reader] = wake
 
     def detach(self, reader: Hashable) -> bool:
-        """Returns True if nobody reads the set any more."""
+        """Returns True if the set has no reader left."""
         self._wakers.pop(reader, None)
         return not self._wakers
 
     def close(self) -> Iterator[None]:
-        """Drop everything, with a pause after ``EVICTION_SLICE`` resources. Nobody may read the set any more."""
+        """Drop everything, with a pause after ``EVICTION_SLICE`` resources. The set must not be read after that."""
         # The rest is in reference cycles: the less there is, the less has to wait for the garbage collector.
         self._names, self._queries, self._shards, self._snapshot, self._changes = {}, {}, {}, EMPTY, {}
         self._asked, self._ahead = {}, {}

@@ -39,7 +39,7 @@ _QUERY_TIMEOUT = timedelta(seconds=1)
 _QUERY_TRIES = 2
 """Envoy's resolver waits twice as long for the second, so 3 s for one name server."""
 _UDP_MAX_QUERIES = 100
-"""Istio's: a socket that is used for ever is one flow for a firewall or load balancer."""
+"""Istio's: a socket that is used forever is one flow for a firewall or load balancer."""
 _RETRY_AFTER, _RETRY_AT_MOST = timedelta(seconds=2), timedelta(seconds=10)
 """When a name that could not be resolved is asked for again. Envoy would wait for ``dns_refresh_rate``."""
 

@@ -5,11 +5,21 @@ Rules: Istio's DestinationRule ``loadBalancer`` and ``outlierDetection``; Envoy'
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.config.core.v3 import base_pb2
+from envoy.extensions.load_balancing_policies.client_side_weighted_round_robin.v3 import (
+    client_side_weighted_round_robin_pb2,
+)
+from envoy.extensions.load_balancing_policies.wrr_locality.v3.wrr_locality_pb2 import WrrLocality
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.core.protobuf import duration, percent, uint32, uint64
+from mesh_pilot.istio.meaning.weighted_round_robin import WeightedRoundRobin
 from mesh_pilot.mesh.clusters.locality import is_spread, locality_setting, zone_aware_setting
 from mesh_pilot.mesh.settings.mesh_defaults import ClusterDefaults
 from mesh_pilot.model.service import TrafficDistribution
@@ -17,6 +27,9 @@ from mesh_pilot.model.service import TrafficDistribution
 Simple = api.LoadBalancerSettingsSimpleLb
 
 DEFAULT_RING_SIZE = 1024
+
+WEIGHTED_ROUND_ROBIN = "envoy.load_balancing_policies.client_side_weighted_round_robin"
+WRR_LOCALITY = "envoy.load_balancing_policies.wrr_locality"
 
 _SLOW_START_AGGRESSION = "mesh_pilot.slow_start_aggression"
 """Runtime key by which an operator can override it; Envoy requires one."""
@@ -59,6 +72,49 @@ def apply_load_balancing(
         _apply_simple(cluster, load_balancer)
 
 
+def apply_weights(cluster: Cluster, weights: WeightedRoundRobin, *, by_locality: bool) -> None:
+    """Have endpoints chosen by the loads that they report, in place of the cluster's load balancing policy.
+
+    ``by_locality``: localities are chosen by their weights first, which takes a policy around this one. Clusters whose
+    endpoints are what the client connected to have nothing to choose from, and keep theirs.
+    """
+    if cluster.lb_policy == Cluster.CLUSTER_PROVIDED:
+        return
+    picking = client_side_weighted_round_robin_pb2.ClientSideWeightedRoundRobin(
+        metric_names_for_computing_utilization=weights.metric_names,
+        blackout_period=_optional(weights.blackout_period),
+        weight_expiration_period=_optional(weights.weight_expiration_period),
+        weight_update_period=_optional(weights.weight_update_period),
+    )
+    if weights.error_utilization_penalty is not None:
+        picking.error_utilization_penalty.value = weights.error_utilization_penalty
+    slow_start = (
+        cluster.round_robin_lb_config if cluster.lb_policy == Cluster.ROUND_ROBIN else cluster.least_request_lb_config
+    )
+    if slow_start.HasField("slow_start_config"):
+        picking.slow_start_config.ParseFromString(slow_start.slow_start_config.SerializeToString())
+    # Envoy refuses such a cluster if its old fields say anything about localities.
+    for field in ("locality_weighted_lb_config", "zone_aware_lb_config"):
+        cluster.common_lb_config.ClearField(field)
+    policies = cluster.load_balancing_policy.policies
+    if by_locality:
+        around = WrrLocality()
+        _add(around.endpoint_picking_policy.policies, WEIGHTED_ROUND_ROBIN, picking)
+        _add(policies, WRR_LOCALITY, around)
+    else:
+        _add(policies, WEIGHTED_ROUND_ROBIN, picking)
+
+
+def _add(policies: Any, name: str, config: Message) -> None:
+    extension = policies.add().typed_extension_config
+    extension.name = name
+    extension.typed_config.Pack(config)
+
+
+def _optional(value: timedelta | None) -> Duration | None:
+    return None if value is None else duration(value)
+
+
 def _weighs_localities(setting: api.LocalityLoadBalancerSetting | None, *, detects_outliers: bool) -> bool:
     """True if endpoints are chosen by locality first. Otherwise it would disturb the choice by the policy."""
     if setting is None:
@@ -91,6 +147,10 @@ def apply_outlier_detection(cluster: Cluster, outlier: api.OutlierDetection | No
             detection.consecutive_local_origin_failure.CopyFrom(uint32(outlier.consecutive_local_origin_failures))
             detection.enforcing_consecutive_local_origin_failure.CopyFrom(uint32(100))
         detection.enforcing_local_origin_success_rate.CopyFrom(uint32(0))
+    if outlier.failure_percentage_threshold is not None:
+        detection.failure_percentage_threshold.CopyFrom(uint32(outlier.failure_percentage_threshold))
+        enforcing = uint32(100 if outlier.failure_percentage_threshold else 0)
+        detection.enforcing_failure_percentage.CopyFrom(enforcing)
     # Always set (Istio's default is 0): Envoy's 50 % is too much for services of a few endpoints.
     cluster.common_lb_config.healthy_panic_threshold.CopyFrom(percent(float(outlier.min_health_percent)))
 

@@ -42,25 +42,35 @@ from mesh_pilot.envoy.core.upstream_names import METADATA, SERVICE_NAMES, upstre
 from mesh_pilot.envoy.endpoints.viewpoints import preference_of
 from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles, TlsPeer, apply_tls, asks_for_requested_host
 from mesh_pilot.istio.rules.tls import MAX_SNI
-from mesh_pilot.mesh.clusters.destination_rules import covers_many, destination_rule_ref, passes_through, subset_names
+from mesh_pilot.mesh.clusters.destination_rules import (
+    covers_many,
+    destination_rule_ref,
+    has_policy_tls,
+    passes_through,
+    subset_names,
+)
 from mesh_pilot.mesh.clusters.health_checks import check_spec, checked_hosts, health_check_for
 from mesh_pilot.mesh.clusters.upstreams import BY_DNS, Discovery, Upstream, accepted_identities, discovery_of
+from mesh_pilot.mesh.listeners.datagrams import datagram_clusters
 from mesh_pilot.mesh.names.resources import (
     BLACK_HOLE,
     PASSTHROUGH,
     REQUESTED_HOST,
     outbound_sni,
     outbound_stat_name,
+    parse_cluster,
     service_name,
 )
 from mesh_pilot.mesh.policies.peer_authentication import PeerMode, client_mtls
 from mesh_pilot.mesh.policies.telemetry import provider_services
+from mesh_pilot.mesh.proxy.gateway_selection import backend_certificate
 from mesh_pilot.mesh.proxy.metric_source import metrics_anywhere
 from mesh_pilot.mesh.proxy.plans import Plan, PlanQuery, PlanShards, ResourceQuery
 from mesh_pilot.mesh.proxy.proxy_config import METADATA as PROXY_CONFIG
 from mesh_pilot.mesh.proxy.scope import OWN_RESOLVER, OutboundScope, ProxyLocality
 from mesh_pilot.mesh.reach.sidecar_scope import scope_services, scope_shards
 from mesh_pilot.mesh.reach.unknown_hosts import unknown_host
+from mesh_pilot.mesh.reach.visibility import scope_service
 from mesh_pilot.mesh.settings.mesh_defaults import ClusterDefaults, cluster_defaults
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType
@@ -79,7 +89,8 @@ AUTO_PASSTHROUGH = api.ServerTlsSettingsTlSmode.AUTO_PASSTHROUGH
 def cluster_plans(view: View, scope: OutboundScope, locality: ProxyLocality) -> PlanShards:
     """The outbound clusters of a scope: a shard for each shard of its services, then the clusters of no service."""
     of_services = (service_clusters.query(scope, locality, shard) for shard in scope_shards(view, scope))
-    return (*of_services, clusters_of_no_service(view, scope))
+    of_datagrams = (datagram_upstreams.query(scope, locality),) if datagram_clusters(view, scope) else ()
+    return (*of_services, *of_datagrams, clusters_of_no_service(view, scope))
 
 
 def clusters_of_no_service(view: View, scope: OutboundScope) -> PlanQuery:
@@ -95,6 +106,22 @@ def service_clusters(view: View, scope: OutboundScope, locality: ProxyLocality, 
     checked = checked_hosts(view, shard)
     for service in (*scope_services(view, scope, shard), *provider_services(view, scope, shard)):
         plan.update(_queries(view, scope, locality, service, service.host in checked))
+    return plan
+
+
+@derived
+def datagram_upstreams(view: View, scope: OutboundScope, locality: ProxyLocality) -> Plan:
+    """The clusters of a router's UDP listeners: those that a route leads to, and no others."""
+    plan: dict[str, ResourceQuery] = {}
+    for parsed in filter(None, map(parse_cluster, datagram_clusters(view, scope))):
+        service = scope_service(view, scope, parsed.host)
+        if service is not None:
+            ref = destination_rule_ref(view, scope.namespace, scope.labels, service.key)
+            upstream = Upstream(service.key, parsed.port, parsed.subset, ref, datagrams=True)
+            through = bool(ref) and passes_through(view, ref, parsed.port, parsed.subset)
+            discovery = discovery_of(scope, service, through)
+            dns_client = _dns_client(view, scope, locality, upstream, discovery)
+            plan[upstream.name] = cluster.query(_client(view, scope), upstream, discovery, dns_client)
     return plan
 
 
@@ -121,7 +148,7 @@ def cluster(
     """The cluster for a port and subset of a service; ``dns_client`` if Envoy resolves its endpoints by DNS, ``check``
     is its HealthCheck."""
     service = view.service(upstream.service)
-    port = service.port(upstream.port) if service else None
+    port = _port(service, upstream) if service else None
     if service is None or port is None:
         return None
     defaults = cluster_defaults(view)
@@ -129,8 +156,10 @@ def cluster(
     identified = service.declared_by_users and bool(variables.identities)
     common = _template(view, client, upstream, discovery, service, port, defaults, identified)
     # The template of a rule for a single service would have no second user: that cluster is built directly.
-    if dns_client is None and check is None and (not upstream.rule or covers_many(view, upstream.rule)):
-        body = cluster_template(view, common).fill(placeholder_values(variables))
+    is_plain = dns_client is None and check is None and not variables.connect_id
+    if is_plain and (not upstream.rule or covers_many(view, upstream.rule)):
+        filled = cluster_template(view, common)
+        body = filled.fill(placeholder_values(variables, filled.names))
     else:
         message = build_cluster(view, common, variables)
         if dns_client is not None:
@@ -144,6 +173,13 @@ def cluster(
         body += field(_METADATA, upstream_metadata(_service_names(service)))
     configs = (*service.configs, *upstream.rule, *([check] if check is not None else []))
     return make_resource(variables.name, CLUSTER, body, configs)
+
+
+def _port(service: Service, upstream: Upstream) -> Port | None:
+    if not upstream.datagrams:
+        return service.port(upstream.port)
+    port = service.datagram_port(upstream.port)
+    return attrs.evolve(port, protocol=Protocol.UDP) if port is not None else None
 
 
 def _service_names(service: Service) -> Iterable[tuple[str, str]]:
@@ -216,15 +252,32 @@ def _queries(
             upstream = Upstream(service.key, port.number, subset, ref)
             through = bool(ref) and passes_through(view, ref, port.number, subset)
             discovery = discovery_of(scope, service, through)
-            dns_client = None
-            if discovery in BY_DNS:
-                wanted = preference_of(view, ref, port.number, subset, locality)
-                dns_client = DnsClient(wanted, scope.ipv4, scope.ipv6, scope.is_on(OWN_RESOLVER))
+            dns_client = _dns_client(view, scope, locality, upstream, discovery)
             own_check = check if discovery in CHECKED else None
-            yield upstream.name, cluster.query(client, upstream, discovery, dns_client, own_check)
+            shown = _with_certificate(view, scope, client, upstream)
+            yield upstream.name, cluster.query(shown, upstream, discovery, dns_client, own_check)
             if by_sni:
                 named = attrs.evolve(upstream, by_sni=True)
                 yield named.name, cluster.query(client, named, discovery, dns_client)
+
+
+def _dns_client(
+    view: View, scope: OutboundScope, locality: ProxyLocality, upstream: Upstream, discovery: Discovery
+) -> DnsClient | None:
+    if discovery not in BY_DNS:
+        return None
+    wanted = preference_of(view, upstream.rule, upstream.port, upstream.subset, locality)
+    return DnsClient(wanted, scope.ipv4, scope.ipv6, scope.is_on(OWN_RESOLVER))
+
+
+def _with_certificate(view: View, scope: OutboundScope, client: ClusterClient, upstream: Upstream) -> ClusterClient:
+    """The client with the certificate that its Gateway shows to this upstream."""
+    if not upstream.rule or not scope.gateways:
+        return client
+    certificate = backend_certificate(view, scope.gateways)
+    if not certificate or not has_policy_tls(view, upstream.rule, upstream.port, upstream.subset):
+        return client
+    return attrs.evolve(client, certificate=certificate)
 
 
 @derived
@@ -297,6 +350,7 @@ def _variables(view: View, upstream: Upstream, service: Service, port: Port, def
         sni=sni if len(sni) <= MAX_SNI else "",
         host=service.host,
         identities=() if upstream.by_sni else accepted_identities(view, service.key, port.name),
+        connect_id=service.connect_id,
     )
 
 
@@ -304,8 +358,8 @@ def _variables(view: View, upstream: Upstream, service: Service, port: Port, def
 
 
 INITIAL_FETCH_TIMEOUT_SECONDS = 15
-"""How long Envoy waits for the endpoints of a placeholder. Meanwhile it accepts no clusters, so it must not wait for
-ever where it refuses the routes that would end the waiting."""
+"""The time that Envoy waits for the endpoints of a placeholder. Until then it accepts no clusters, so it must not wait
+forever where it refuses the routes that would end the waiting."""
 
 
 @lru_cache(maxsize=1000)

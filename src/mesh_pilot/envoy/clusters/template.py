@@ -6,10 +6,11 @@ message is built once for a template and filled for each cluster (``core.templat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
+from envoy.config.core.v3 import health_check_pb2
 
 from mesh_pilot.engine import derived
 from mesh_pilot.envoy.clusters.connection_pool import (
@@ -22,7 +23,7 @@ from mesh_pilot.envoy.clusters.connection_pool import (
     verify_requested_host,
 )
 from mesh_pilot.envoy.clusters.dns import apply_dynamic_dns
-from mesh_pilot.envoy.clusters.load_balancing import apply_load_balancing, apply_outlier_detection
+from mesh_pilot.envoy.clusters.load_balancing import apply_load_balancing, apply_outlier_detection, apply_weights
 from mesh_pilot.envoy.core.protobuf import ads, encode, uint32
 from mesh_pilot.envoy.core.templates import Template, template
 from mesh_pilot.envoy.tls.common import host_matcher, san_matchers, server_name
@@ -63,6 +64,8 @@ class ClusterClient:
     """See ``OutboundScope.system_roots_by_agent``."""
     has_local_cluster: bool = False
     """See ``OutboundScope.has_local_cluster``."""
+    certificate: str = ""
+    """The credential that it shows where a BackendTLSPolicy says TLS; empty: none."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -78,7 +81,7 @@ class ClusterTemplate:
     protocol: Protocol
     discovery: Discovery
     by_sni: bool
-    """For connections that a gateway forwards by their server name without terminating TLS."""
+    """True for connections that a gateway forwards by their server name without terminating TLS."""
     declares_identities: bool
     mesh_mtls: bool
     """See ``TlsPeer``."""
@@ -99,7 +102,17 @@ class ClusterVars:
     host: str
     """The service's, which may be a wildcard."""
     identities: tuple[str, ...]
+    connect_id: str = ""
+    """See ``Service.connect_id``. Such clusters are built without a template."""
 
+
+_WITH_SESSIONS = (
+    health_check_pb2.UNKNOWN,
+    health_check_pb2.HEALTHY,
+    health_check_pb2.DEGRADED,
+    health_check_pb2.DRAINING,
+)
+"""The states of endpoints that sessions stay at: one that drains takes no others."""
 
 _PLACEHOLDERS = ClusterVars("\0name", "\0stat_name", "\0sni", "\0host", ("spiffe://\0identity",))
 """Strings that no cluster has. A SPIFFE identity makes exactly one matcher."""
@@ -108,20 +121,28 @@ _PLACEHOLDERS = ClusterVars("\0name", "\0stat_name", "\0sni", "\0host", ("spiffe
 @derived
 def cluster_template(view: View, common: ClusterTemplate) -> Template:
     """The byte template of clusters, with placeholders for their ``ClusterVars``."""
-    placeholders = {name: value for name, (value,) in placeholder_values(_PLACEHOLDERS).items()}
+    placeholders = {name: value for name, (value,) in placeholder_values(_PLACEHOLDERS, _VALUES).items()}
     return template(encode(build_cluster(view, common, _PLACEHOLDERS)), placeholders)
 
 
-def placeholder_values(variables: ClusterVars) -> Mapping[str, Sequence[bytes]]:
-    """The values of a template's placeholders for one cluster."""
-    return {
-        "name": (variables.name.encode(),),
-        "stat_name": (variables.stat_name.encode(),) if variables.stat_name else (),
-        "sni": (variables.sni.encode(),) if variables.sni else (),
-        "host": (named.encode(),) if (named := server_name(variables.host)) else (),
-        "host_matcher": [encode(host_matcher(variables.host))],
-        "identity": [encode(matcher) for matcher in san_matchers(variables.identities)],
-    }
+def _text(text: str) -> Sequence[bytes]:
+    return (text.encode(),) if text else ()
+
+
+_VALUES: Mapping[str, Callable[[ClusterVars], Sequence[bytes]]] = {
+    "name": lambda variables: _text(variables.name),
+    "stat_name": lambda variables: _text(variables.stat_name),
+    "sni": lambda variables: _text(variables.sni),
+    "host": lambda variables: _text(server_name(variables.host)),
+    "host_matcher": lambda variables: (encode(host_matcher(variables.host)),),
+    "identity": lambda variables: [encode(matcher) for matcher in san_matchers(variables.identities)],
+}
+"""The values of each placeholder for one cluster."""
+
+
+def placeholder_values(variables: ClusterVars, names: Iterable[str]) -> Mapping[str, Sequence[bytes]]:
+    """The values of a template's placeholders of these names for one cluster."""
+    return {name: _VALUES[name](variables) for name in names}
 
 
 def upstream_http(view: View, common: ClusterTemplate) -> UpstreamHttp:
@@ -160,9 +181,17 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
         common.distribution,
         has_local_cluster=common.client.has_local_cluster,
     )
+    if policy.session is not None:
+        message.common_lb_config.override_host_status.statuses.extend(_WITH_SESSIONS)
+    if policy.weights is not None:
+        apply_weights(
+            message,
+            policy.weights,
+            by_locality=message.common_lb_config.HasField("locality_weighted_lb_config"),
+        )
     if common.port_override:
         message.original_dst_lb_config.upstream_port_override.CopyFrom(uint32(common.port_override))
-    if not common.by_sni:
+    if not common.by_sni and common.protocol is not Protocol.UDP:
         peer = TlsPeer(
             identities=variables.identities,
             sni=variables.sni,
@@ -173,6 +202,8 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
             has_requests=common.protocol.is_http or common.protocol is Protocol.AUTO,
             by_agent=common.client.by_agent,
             system_roots_by_agent=common.client.system_roots_by_agent,
+            connect_id=variables.connect_id,
+            certificate=common.client.certificate,
         )
         apply_tls(message, policy.tls, peer, defaults, common.client.files)
         apply_proxy_protocol(message, policy.proxy_protocol)

@@ -30,7 +30,7 @@ from mesh_pilot.model.resource import IDENTITY_SECRET, PREFIX, TRUST_SECRET, Res
 from mesh_pilot.world.view import View
 
 SECRET_FETCH_TIMEOUT = timedelta(seconds=3)
-"""How long Envoy waits for a secret that only some listeners or clusters need, before it starts without it."""
+"""The time that Envoy waits for a secret that only some listeners or clusters need, before it starts without it."""
 
 AGENT_CLUSTER = "sds-grpc"
 """The static cluster of a proxy's bootstrap that reaches its agent's secrets."""
@@ -114,7 +114,7 @@ def ads() -> config_source_pb2.ConfigSource:
 
 
 def _agent() -> config_source_pb2.ConfigSource:
-    """Fetch from the agent beside the proxy, without a timeout; as Istio has it."""
+    """Fetch from the agent next to the proxy, without a timeout; as Istio has it."""
     cluster = grpc_service_pb2.GrpcService.EnvoyGrpc(cluster_name=AGENT_CLUSTER)
     return config_source_pb2.ConfigSource(
         api_config_source=config_source_pb2.ApiConfigSource(
@@ -230,7 +230,7 @@ def unpack(value: any_pb2.Any) -> Message:
     try:
         message.ParseFromString(value.value)
     except (ValueError, DecodeError) as error:
-        raise ValueError(f"this is no {type_name(value.type_url)}: {error}") from None
+        raise ValueError(f"this is not of type {type_name(value.type_url)}: {error}") from None
     return message
 
 

@@ -38,6 +38,8 @@ class Template:
     """An encoded message with placeholders."""
 
     segments: tuple[_Segment, ...]
+    names: frozenset[str]
+    """The names of its placeholders: a message may have no place for some that others of its kind have."""
 
     def fill(self, values: Mapping[str, Sequence[bytes]]) -> bytes:
         """The encoded message. ``values`` has the field values of each placeholder, by its name; others are ignored."""
@@ -51,14 +53,23 @@ def template(encoded: bytes, placeholders: Mapping[str, bytes]) -> Template:
     when empty; its enclosing message must always be present. Raises ValueError if one is only part of a field's value.
     """
     try:
-        made = Template(tuple(_segments(encoded, placeholders)))
+        segments = tuple(_segments(encoded, placeholders))
     except WireError:
         raise ValueError("a placeholder is part of a field that is not a message") from None
+    made = Template(segments, frozenset(_names(segments)))
     fixed = made.fill(dict.fromkeys(placeholders, ()))
     for name, value in placeholders.items():
         if value in fixed:
             raise ValueError(f"the placeholder {name} is only a part of a field")
     return made
+
+
+def _names(segments: Sequence[_Segment]) -> Iterator[str]:
+    for segment in segments:
+        if isinstance(segment, _Placeholder):
+            yield segment.name
+        elif isinstance(segment, _Enclosing):
+            yield from _names(segment.segments)
 
 
 def _fill(segments: tuple[_Segment, ...], values: Mapping[str, Sequence[bytes]]) -> bytes:

@@ -3,7 +3,7 @@
 A client's scope and locality are reduced to a small ``EndpointViewpoint`` of the cluster first, and the assignment
 depends on that alone: all clients with an equal viewpoint share its bytes.
 
-Endpoints are written as bytes by a format string: a service of a thousand is made anew at each flap, and as many
+Endpoints are written as bytes by a format string: a service of a thousand is made again at each flap, and as many
 objects would take ten times as long. Priorities come last, over whole localities, because failover, weights by locality
 and zones all look at the same question, "how near is this?", and Envoy has one number for the answer.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
 from typing import NamedTuple
 
 import attrs
@@ -89,7 +90,9 @@ def _eds_cluster(view: View, scope: OutboundScope, name: str) -> _EdsCluster | N
     if parsed is None or parsed.direction is not Direction.OUTBOUND:
         return None
     service = called_service(view, scope, parsed.host, parsed.port)
-    port = service.port(parsed.port) if service else None
+    port = None
+    if service is not None:
+        port = service.datagram_port(parsed.port) if parsed.datagrams else service.port(parsed.port)
     if service is None or port is None:
         return None
     ref = destination_rule_ref(view, scope.namespace, scope.labels, service.key)
@@ -118,6 +121,8 @@ def assignment(view: View, scope: OutboundScope, locality: ProxyLocality, name: 
         private, local = _has_private(view, service.key), is_cluster_local(view, parsed.host)
         spread = spread._replace(has_private=private, cluster_local=local)
     viewpoint = endpoint_viewpoint(view, ref, parsed.port, parsed.subset, locality, is_sni(name), spread)
+    if parsed.datagrams:  # the gateways of other networks are for mesh mTLS
+        viewpoint = attrs.evolve(viewpoint, tls_mode=TlsMode.DISABLE)
     return load_assignment(view, name, service.key, port.name, labels, viewpoint, service.configs)
 
 
@@ -145,7 +150,7 @@ def encode_assignment(
     chosen = port_endpoints(view, service, port)
     # One filter for each field of the viewpoint that is not at its default: mostly none is, and nothing is copied.
     if not viewpoint.with_unhealthy:
-        chosen = tuple(e for e in chosen if e.health is not _UNHEALTHY)
+        chosen = tuple([e for e in chosen if e.health is not _UNHEALTHY])
     if viewpoint.private_to:
         chosen = tuple(e for e in chosen if not e.is_private or e.cluster_id == viewpoint.private_to)
     if viewpoint.node is not None:
@@ -176,7 +181,7 @@ class _Member(NamedTuple):
     """An LbEndpoint."""
     weight: int
     endpoint: Endpoint
-    """For a gateway: made up from its address and network."""
+    """The endpoint; of a gateway, made up from its address and network."""
 
 
 @attrs.define
@@ -185,6 +190,8 @@ class _LocalityGroup:
     members: list[_Member]
     weight: int
     priority: int = 0
+    rank: int = 0
+    """That of its endpoints: see `Endpoint.failover_rank`."""
 
 
 @attrs.frozen
@@ -215,38 +222,42 @@ def _server_side(view: View, service: ServiceKey, viewpoint: EndpointViewpoint) 
 def _locality_groups(
     view: View, service: ServiceKey, endpoints: Iterable[Endpoint], viewpoint: EndpointViewpoint
 ) -> list[_LocalityGroup]:
-    """The endpoints of a service that a client can reach, by locality; an address and port occurs once in a network."""
-    by_locality: dict[Locality, list[Endpoint]] = defaultdict(list)
+    """The endpoints of a service that a client can reach, by rank and locality; an address and port occurs once in a
+    network.
+    """
+    by_locality: dict[tuple[int, Locality], list[Endpoint]] = defaultdict(list)
     first: dict[tuple[str, int, str], Endpoint] = {}
     with_networks = viewpoint.network is not None
     mesh_networks = networks_with_gateways(view, *_registry(view, service)) if with_networks else None
     for endpoint in endpoints:
         network = mesh_networks.of(endpoint) if mesh_networks else ""
-        first.setdefault((endpoint.address, endpoint.port, network), endpoint)
+        known_one = first.setdefault((endpoint.address, endpoint.port, network), endpoint)
+        if endpoint.failover_rank < known_one.failover_rank:
+            first[endpoint.address, endpoint.port, network] = endpoint
     # Networks are known only where one has a gateway. Weights are bounded after duplicates are gone, as Envoy counts
     # them.
     if viewpoint.network_view:
         known = mesh_networks or _NO_NETWORKS
         first = {at: e for at, e in first.items() if known.of(e) in ("", *viewpoint.network_view)}
     for endpoint in _bounded(first.values(), UNLIMITED // (mesh_networks.scale if mesh_networks else 1)):
-        by_locality[endpoint.locality].append(endpoint)
+        by_locality[endpoint.failover_rank, endpoint.locality].append(endpoint)
     servers = _server_side(view, service, viewpoint) if _some_peers_disable(view) else None
     named = service.namespace if metrics_anywhere(view) else None
     groups = []
-    for locality, located in sorted(by_locality.items()):
+    for (rank, locality), located in sorted(by_locality.items()):
         members = (
             _members(view, located, viewpoint, mesh_networks, servers, named)
             if mesh_networks
             else _direct_members(view, located, viewpoint, servers, named)
         )
         if members:
-            groups.append(_LocalityGroup(locality, members, sum(m.weight for m in members)))
+            groups.append(_LocalityGroup(locality, members, sum([m.weight for m in members]), rank=rank))
     return groups
 
 
 def _bounded(endpoints: Collection[Endpoint], most: int) -> Iterable[Endpoint]:
     """Endpoints with weights that add up to ``most`` at the most, as Envoy demands; greater ones are scaled down."""
-    total = sum(endpoint.weight for endpoint in endpoints)
+    total = sum([endpoint.weight for endpoint in endpoints])
     if total + len(endpoints) <= most:
         return endpoints
     room = most - len(endpoints)
@@ -272,16 +283,16 @@ def _direct_members(
     servers: _ServerSide | None,
     named: str | None,
 ) -> list[_Member]:
-    """Members for a client that reaches every endpoint directly. ``named``: see ``_names``."""
+    """Members for a client that reaches every endpoint directly. ``named``: the namespace for ``_names``; None:
+    names are not needed."""
     members = []
     for endpoint in endpoints:
         if endpoint.address:
             weight = endpoint.weight if endpoint.weight > 1 else 1
             mesh_tls = _takes_mesh_tls(view, endpoint, viewpoint.tls_mode, servers)
             if mesh_tls or not viewpoint.mesh_tls_only:
-                members.append(
-                    _Member(lb_endpoint(endpoint, weight, mesh_tls, _names(endpoint, named)), weight, endpoint)
-                )
+                names = b"" if named is None else _names(endpoint, named)
+                members.append(_Member(lb_endpoint(endpoint, weight, mesh_tls, names), weight, endpoint))
     return members
 
 
@@ -303,7 +314,8 @@ def _members(
         gateways = mesh_networks.gateways_to(network, endpoint.cluster_id)
         if not gateways or not viewpoint.network or network in ("", viewpoint.network):
             if endpoint.address and (mesh_tls or not viewpoint.mesh_tls_only):
-                body = lb_endpoint(endpoint, weight, mesh_tls, _names(endpoint, named))
+                names = b"" if named is None else _names(endpoint, named)
+                body = lb_endpoint(endpoint, weight, mesh_tls, names)
                 if network != endpoint.network and isinstance(viewpoint.preference, LabelPriority | LabelsThenFailover):
                     endpoint = attrs.evolve(endpoint, network=network)
                 members.append(_Member(body, weight, endpoint))
@@ -314,9 +326,9 @@ def _members(
     return members
 
 
-def _names(endpoint: Endpoint, namespace: str | None) -> bytes:
-    """The names of an endpoint's workload, encoded, in a service of a namespace; None: nobody needs them."""
-    return b"" if namespace is None else upstream_metadata(endpoint_names(endpoint, namespace))
+def _names(endpoint: Endpoint, namespace: str) -> bytes:
+    """The names of an endpoint's workload, encoded, in a service of a namespace."""
+    return upstream_metadata(endpoint_names(endpoint, namespace))
 
 
 def _reachable(gateways: Gateways, families: frozenset[int]) -> Gateways:
@@ -334,7 +346,21 @@ def _gateway_member(gateway: NetworkGateway, weight: int) -> _Member:
 
 
 def _preferred(groups: list[_LocalityGroup], wanted: Preference) -> list[_LocalityGroup]:
-    """Groups with the weights and priorities that a client's preference gives them."""
+    """Groups with the weights and priorities that a client's preference gives them within their rank."""
+    if not groups or not groups[-1].rank:
+        return _preferred_of_rank(groups, wanted)
+    ranked: list[_LocalityGroup] = []
+    for rank, of_rank in groupby(groups, key=lambda group: group.rank):
+        # Percentages are about those who serve; who takes over for all of them takes all.
+        is_share = isinstance(wanted, Distribution) and rank
+        start = 1 + max((group.priority for group in ranked), default=-1)
+        for group in _preferred_of_rank(list(of_rank), None if is_share else wanted):
+            group.priority += start
+            ranked.append(group)
+    return ranked
+
+
+def _preferred_of_rank(groups: list[_LocalityGroup], wanted: Preference) -> list[_LocalityGroup]:
     # Weights distribute within one priority, failover makes priorities; labels may split a locality into several
     # groups.
     match wanted:
@@ -389,7 +415,7 @@ def _has_labels(endpoint: Endpoint, labels: Labels) -> bool:
 def _takes_mesh_tls(view: View, endpoint: Endpoint, mode: int | None, servers: _ServerSide | None) -> bool:
     """True if a client uses mesh mTLS to an endpoint; ``mode``: the TLS mode of its rule for the cluster.
 
-    ``servers`` is None if no policy turns mTLS off at all.
+    ``servers``: None if no policy turns mTLS off at all.
     """
     if endpoint.tls_mode != MESH_TLS_MODE:
         return False

@@ -18,7 +18,7 @@ from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from mesh_pilot.base.protowire import VARINT, field, tag, varint
 from mesh_pilot.envoy.core.protobuf import UNLIMITED, encode
 from mesh_pilot.envoy.tls.upstream import TLS_MODE_KEY
-from mesh_pilot.model.service import MESH_TLS_MODE, Endpoint, Health, Locality
+from mesh_pilot.model.service import CONNECT_TLS_MODE, MESH_TLS_MODE, Endpoint, Health, Locality
 
 SOCKET_MATCH = "envoy.transport_socket_match"
 
@@ -34,7 +34,7 @@ _METADATA = LbEndpoint.METADATA_FIELD_NUMBER
 _WEIGHT = LbEndpoint.LOAD_BALANCING_WEIGHT_FIELD_NUMBER
 _REGION, _ZONE, _SUBZONE = (LocalityMessage.DESCRIPTOR.fields_by_name[n].number for n in ("region", "zone", "sub_zone"))
 _LOCALITY = LocalityLbEndpoints.LOCALITY_FIELD_NUMBER
-_MEMBERS = LocalityLbEndpoints.LB_ENDPOINTS_FIELD_NUMBER
+_MEMBERS = tag(LocalityLbEndpoints.LB_ENDPOINTS_FIELD_NUMBER)
 _LOCALITY_WEIGHT = LocalityLbEndpoints.LOAD_BALANCING_WEIGHT_FIELD_NUMBER
 _PRIORITY = tag(LocalityLbEndpoints.PRIORITY_FIELD_NUMBER, VARINT)
 _CLUSTER = ClusterLoadAssignment.CLUSTER_NAME_FIELD_NUMBER
@@ -46,13 +46,14 @@ _HEALTH = {
 }
 
 
-def _mesh_tls() -> bytes:
+def _tls_mode(mode: str) -> bytes:
     message = LbEndpoint()
-    message.metadata.filter_metadata[SOCKET_MATCH].fields[TLS_MODE_KEY].string_value = MESH_TLS_MODE
+    message.metadata.filter_metadata[SOCKET_MATCH].fields[TLS_MODE_KEY].string_value = mode
     return encode(message)
 
 
-_MESH_TLS = _mesh_tls()
+_MESH_TLS = _tls_mode(MESH_TLS_MODE)
+_CONNECT_TLS = _tls_mode(CONNECT_TLS_MODE)
 _HEALTHY = Health.HEALTHY
 
 
@@ -76,6 +77,8 @@ def lb_endpoint(endpoint: Endpoint, weight: int, mesh_tls: bool, names: bytes = 
         body += _HEALTH[endpoint.health]
     if mesh_tls:
         body += _MESH_TLS
+    elif endpoint.tls_mode == CONNECT_TLS_MODE:
+        body += _CONNECT_TLS
     if names:
         body += field(_METADATA, names)  # the entries of both join the same map
     return body if weight == 1 else body + field(_WEIGHT, _uint32(weight))
@@ -96,7 +99,8 @@ def locality_lb_endpoints(locality: Locality, members: Iterable[bytes], weight: 
     """
     names = zip((_REGION, _ZONE, _SUBZONE), locality, strict=True)
     parts = [field(_LOCALITY, b"".join(field(number, text.encode()) for number, text in names if text))]
-    parts += [field(_MEMBERS, member) for member in members]
+    for member in members:
+        parts += (_MEMBERS, varint(len(member)), member)
     parts.append(field(_LOCALITY_WEIGHT, _uint32(weight)))
     if priority:
         parts.append(_PRIORITY + varint(priority))
@@ -111,5 +115,5 @@ def cluster_load_assignment(name: str, groups: Iterable[bytes]) -> bytes:
 def _uint32(value: int) -> bytes:
     """A UInt32Value."""
     if not 0 <= value <= UNLIMITED:
-        raise ValueError(f"{value} is no weight: it must be between 0 and {UNLIMITED}")
+        raise ValueError(f"{value} is not a weight: it must be between 0 and {UNLIMITED}")
     return b"\x08" + varint(value) if value else b""

@@ -93,7 +93,7 @@ def _endpoint_addresses(view: View, service: Service, network: str) -> tuple[str
 
 
 def _workload_entries(view: View, service: Service, cluster_id: str, network: str) -> Iterator[tuple[str, _Entry]]:
-    """The rows of workloads that have a host name of their own: ``web-0.web.shop.svc.cluster.local``.
+    """The rows of workloads that have their own host name: ``web-0.web.shop.svc.cluster.local``.
 
     One of the client's cluster wins over those of the same name in others, as in Istio.
     """

@@ -1,6 +1,6 @@
 """The viewpoint of a client: the small part of it that a cluster's load assignment depends on.
 
-Why a value of its own: ten thousand clients have ten thousand scopes and localities, but see a cluster in a few ways
+Why its own value: ten thousand clients have ten thousand scopes and localities, but see a cluster in a few ways
 only. An assignment that read the client itself would be made, kept and compared once for each client; with the
 viewpoint as its key it is made once for each way, and clients with an equal viewpoint share its bytes. So a field is
 added here only if the bytes depend on it, and is left at its default where it decides nothing: a client's network
@@ -48,7 +48,7 @@ class EndpointViewpoint:
     families: frozenset[int] = frozenset()
     """The IP versions of gateways that it can reach; empty: all."""
     private_to: str = ""
-    """The client's cluster, if some endpoints are for clients of their own cluster only."""
+    """The client's cluster, if some endpoints are only for clients in the same cluster."""
     node: str | None = None
     """The client's node, if it uses the endpoints there only; None: all."""
     with_unhealthy: bool = False
@@ -66,7 +66,7 @@ class ServiceSpread(NamedTuple):
     distribution: TrafficDistribution
     node_local: bool
     has_private: bool = False
-    """True if some endpoints are for clients of their own cluster only."""
+    """True if some endpoints are only for clients in the same cluster."""
     cluster_local: bool = False
     """True if all are."""
 

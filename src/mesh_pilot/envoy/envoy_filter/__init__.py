@@ -15,7 +15,7 @@ translators' own. From an EnvoyFilter to bytes:
 4. ``apply`` applies patches to a decoded message: ``match`` finds what a patch is for, ``merge`` merges, and ``edit``
    tries one change at a time and edits ordered lists of filters.
 5. ``trials`` checks the result, and leaves out patches because of which Envoy would refuse it (``refusals``) or wait
-   for ever for what it names (``served``).
+   forever for what it names (``served``).
 
 A patch that cannot be applied costs only itself. Its ``PatchProblem`` is in the value it was found with: of an
 EnvoyFilter (``parse.Parsed``), of a plan (``plans.PatchedPlan``) or of a resource (``resources.PatchedResource``). The

@@ -70,7 +70,7 @@ def _merge_cluster(cluster: Cluster, patch: Patch) -> bool:
         return True
     target = cluster.transport_socket
     if cluster.transport_socket_matches:
-        # Endpoints choose between these sockets, so one beside them would never be used: merge into that of its name.
+        # Endpoints choose between these sockets, so one next to them would never be used: merge into that of its name.
         sockets = [m.transport_socket for m in cluster.transport_socket_matches]
         same_name = [s for s in sockets if s.name == source.transport_socket.name]
         if not same_name:

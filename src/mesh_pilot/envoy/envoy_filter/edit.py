@@ -151,9 +151,12 @@ def _change_list(filters: Any, patch: Patch) -> bool:
     """Add, insert, replace or remove a filter; False if the filter that the patch names is not there."""
     name = selected_name(patch)
     named = [index for index, filter_ in enumerate(filters) if name and name == filter_.name]
-    # ADD needs no other filter; all that names one waits for it, as an earlier patch may add it.
+    # ADD and INSERT_FIRST need no other filter; all else that names one waits for it, as an earlier patch may add it.
     if patch.operation is Operation.ADD:
         filters.insert(_end(filters, patch.filter_class), patch.message)
+        return True
+    if patch.operation is Operation.INSERT_FIRST:
+        filters.insert(0, patch.message)
         return True
     if name and not named:
         return False
@@ -167,8 +170,6 @@ def _change_list(filters: Any, patch: Patch) -> bool:
             filters.insert(named[0] + 1 if named else _end(filters), patch.message)
         case Operation.INSERT_BEFORE:
             filters.insert(named[0] if named else 0, patch.message)
-        case Operation.INSERT_FIRST:
-            filters.insert(0, patch.message)
     return True
 
 

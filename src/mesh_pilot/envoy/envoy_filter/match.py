@@ -11,8 +11,10 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Context, Patch
 from mesh_pilot.envoy.listeners.inbound import VIRTUAL_INBOUND
 from mesh_pilot.envoy.listeners.outbound import VIRTUAL_OUTBOUND
+from mesh_pilot.envoy.tls.common import RAW_SOCKET
 from mesh_pilot.mesh.listeners.gateway_servers import TargetPorts
 from mesh_pilot.mesh.names.resources import Direction, parse_cluster
+from mesh_pilot.mesh.virtual_hosts.authorizers import plain_table_name
 
 RouteAction = api.EnvoyFilterRouteConfigurationMatchRouteMatchAction
 
@@ -76,6 +78,8 @@ def chain_matches(patch: Patch, listener: listener_pb2.Listener, chain: listener
         and match.transport_protocol in ("", chain_match.transport_protocol)
         and all(p.strip() in chain_match.application_protocols for p in protocols)
         and match.destination_port in (0, chain_match.destination_port.value)
+        # Without a transport socket Envoy passes bytes as they are.
+        and match.transport_socket in ("", chain.transport_socket.name or RAW_SOCKET)
     )
 
 
@@ -104,6 +108,7 @@ def table_matches(patch: Patch, name: str, context: Context, ports: TargetPorts)
     match = patch.match.route_configuration
     if match is None:
         return True
+    name = plain_table_name(name)
     if match.name not in ("", name):
         return False
     if context is not Context.GATEWAY:

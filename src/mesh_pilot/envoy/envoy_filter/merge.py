@@ -94,7 +94,7 @@ def merge_filter(target: Any, patch: Patch) -> None:
         merge(target, source, replace_lists=lists)
         return
     if not target.HasField(TYPED_CONFIG):
-        raise PatchError(f"{target.name} has no config of its own to merge into: it is discovered")
+        raise PatchError(f"{target.name} has no config to merge into: it is discovered")
     merged = merge_any(target.typed_config, source.typed_config, replace_lists=lists)
     merge(target, source, replace_lists=lists, without=frozenset((TYPED_CONFIG,)))
     target.typed_config.CopyFrom(merged)

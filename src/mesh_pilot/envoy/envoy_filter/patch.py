@@ -29,7 +29,7 @@ class Patch:
     config: ConfigKey
     """The EnvoyFilter."""
     index: int
-    """Its index in ``spec.configPatches``."""
+    """The index in ``spec.configPatches``."""
     apply_to: ApplyTo
     operation: Operation
     match: api.EnvoyFilterEnvoyConfigObjectMatch
@@ -72,7 +72,7 @@ class PatchProblem:
 
     config: ConfigKey
     patch: int
-    """Its index in ``spec.configPatches``."""
+    """The index in ``spec.configPatches``."""
     reason: str
     resource: str = ""
     """The resource to be changed (``cluster outbound|80||a``); empty if the patch is wrong for every resource."""

@@ -52,7 +52,7 @@ class UnpatchedPlan:
     task: PatchTask
     base: Query[PlanShards]
     workload: Workload | None = None
-    """For inbound clusters: the workload whose services ``cluster.service`` refers to."""
+    """The workload whose services ``cluster.service`` refers to, for inbound clusters."""
     sibling: UnpatchedPlan | None = None
     """The proxy's other plan of the type; no name may be in both. Set on the less shared of the two, so that the more
     shared one does not depend on it. Resources added for any context go into the other plan."""
@@ -63,7 +63,7 @@ class PatchedPlan:
     """A plan with patches applied."""
 
     plan: Plan
-    """A listener that a patch removes is in it, and its resource is None."""
+    """The plan with the patches. A listener that a patch removes is in it, with None as its resource."""
     added: Mapping[str, PatchRef] = attrs.field(factory=dict)
     """The patches that added resources, by the resource's name."""
     problems: tuple[PatchProblem, ...] = ()
@@ -140,7 +140,7 @@ def _without_dangling(patched: PatchedPlan, patches: Iterable[Patch]) -> Patched
             return PatchedPlan(plan, added, tuple(problems), patched.matches)
         name, wait = found
         del plan[name]
-        reason = f"it names the extension config {wait.name}, which is never sent: Envoy would wait for it for ever"
+        reason = f"it names the extension config {wait.name}, which is never sent: Envoy would wait for it forever"
         problems.append(PatchProblem(*added.pop(name), reason, f"extension config {name}"))
 
 
@@ -198,7 +198,7 @@ def _with_added(
         query = added_resource.query(patch.config, patch.index)
         reason = ""
         if name in plan or name in sibling_names:
-            reason = f"there is a {kind} of this name already: ADD can't put another beside it"
+            reason = f"there is a {kind} of this name already: ADD can't put another next to it"
         elif reason := next(unserved(view, unpatched.task.served, unpatched.task.filters, patch.message), ""):
             pass
         elif addresses and (other_name := addresses.setdefault(address_of(view, query), name)) != name:
@@ -265,7 +265,7 @@ def _patched(view: View, query: Query[PatchedPlan] | Query[PatchedResource]) -> 
 
 
 def _made(view: View, query: Query[T], otherwise: T) -> T:
-    """A value, or something else where it cannot be made: that is reported as a failure of its own."""
+    """A value, or something else where it cannot be made: that is reported as its own failure."""
     try:
         return query.get(view)
     except Exception:

@@ -46,7 +46,7 @@ class PatchTask:
     context: Context
     served: ServedNames
     router: Workload | None = None
-    """For a router's route tables: the workload whose ports ``portNumber`` refers to."""
+    """The workload whose ports ``portNumber`` refers to, for a router's route tables."""
 
 
 @attrs.frozen
@@ -176,7 +176,7 @@ def _unused_domain(name: str) -> str:
 
 
 def _result(resource: Resource, message: Message | None, edit: Edit) -> PatchedResource:
-    """The result of an edit; ``message`` is None if a patch removes the resource."""
+    """The result of an edit; ``message``: None if a patch removes the resource."""
     if message is None:
         return PatchedResource(None, edit.problems, edit.matches)
     if not edit.changes:

@@ -1,6 +1,6 @@
 """The names of resources that a proxy is sent, to find those that its Envoy would never get.
 
-A name that nothing serves would hold up a listener or a cluster for ever, and with it an Envoy that starts. The patches
+A name that nothing serves would hold up a listener or a cluster forever, and with it an Envoy that starts. The patches
 that name it are therefore left out (see ``trials``). Credentials are not judged: one that is missing may come, as in
 Istio. What other servers send is not known here, so that ``parse`` limits how long Envoy waits for it.
 """
@@ -66,7 +66,7 @@ def unserved(
     message: Message,
     before: Callable[[], Message] | None = None,
 ) -> Iterator[str]:
-    """Reasons why Envoy would wait for ever for what a message names, and what it was ``before`` patches did not."""
+    """Reasons why Envoy would wait forever for what a message names, and what it was ``before`` patches did not."""
     named = dict.fromkeys(waits(message))
     known = frozenset(waits(before())) if named and before is not None else frozenset()
     for wait in named:
@@ -88,7 +88,7 @@ def _reason(view: View, served: ServedNames, filters: tuple[FilterRef, ...], wai
 
 def _never(wait: Wait, why: str = "") -> str:
     what = f"{wait.kind} {wait.name}".rstrip()
-    return f"it names the {what}, which this proxy is never sent{why}: Envoy would wait for it for ever"
+    return f"it names the {what}, which this proxy is never sent{why}: Envoy would wait for it forever"
 
 
 def _is_secret(scope: OutboundScope, name: str) -> bool:

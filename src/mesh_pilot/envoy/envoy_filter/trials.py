@@ -1,5 +1,5 @@
 """Applying the patches of a resource, without those that fail and those because of which Envoy would refuse it, or wait
-for ever for what it names.
+forever for what it names.
 
 The result is checked as a whole, because a patch may complete or repair what another one does. Only if it is
 found wanting, trials with fewer patches find the culprits.
@@ -34,7 +34,7 @@ _INDEX = re.compile(r"\[\d+\]")
 
 
 Unserved = Callable[[Message], Iterator[str]]
-"""Reasons why Envoy would wait for ever for what a message names."""
+"""Reasons why Envoy would wait forever for what a message names."""
 
 
 def _nothing(_: Message) -> Iterator[str]:
@@ -44,7 +44,7 @@ def _nothing(_: Message) -> Iterator[str]:
 def apply_patches(
     patches: Iterable[Patch], resource: str, change: Callable[[Edit], T], unserved: Unserved = _nothing
 ) -> tuple[T, Edit]:
-    """Call ``change`` with an ``Edit`` of a resource; returns its result and the edit. It must start anew at each call.
+    """Call ``change`` with an ``Edit`` of a resource; returns its result and the edit. It starts again at each call.
 
     ``change`` returns the message, or None if a patch removes the resource.
     """
@@ -73,7 +73,7 @@ class _Attempts(Generic[T]):
         """Problems of the resource without patches: no patch is to blame for them."""
 
     def reasons(self, result: Message) -> Iterator[str]:
-        """The reasons why Envoy could not use a resource: it refuses it, or waits for ever."""
+        """The reasons why Envoy could not use a resource: it refuses it, or waits forever."""
         yield from (_REFUSED + text for text in refusals(result))
         yield from self._unserved(result)
 

@@ -88,7 +88,7 @@ def _parse(value: JsonObject, kind: type[Message]) -> tuple[Message, list[str]]:
     depth = _depth(message)
     if depth > MAX_DEPTH:
         raise PatchError(
-            f"messages are nested {depth} deep; Envoy reads at most {MAX_DEPTH}, beside what is around them"
+            f"messages are nested {depth} deep; Envoy reads at most {MAX_DEPTH}, next to what is around them"
         )
     return message, unknown
 

@@ -4,7 +4,7 @@ To add an HTTP filter:
 
 1. ``filters/NAME.py``: a ``FilterTranslator`` with Envoy's name, the type of the configuration, and ``hcm``: the
    configuration for HTTP connection managers. It returns None unless something uses the filter, so that the listeners
-   of other meshes stay as they are; what it reads of the World decides which edits make listeners anew.
+   of other meshes stay as they are; what it reads of the World decides which edits make listeners again.
 2. ``per_route`` in the same declaration, if routes configure the filter.
 3. ``grpc_client``, ``grpc_server`` and ``filter_class`` there, if proxyless gRPC supports the filter, or if it belongs
    to a ``filterClass`` of EnvoyFilter.
@@ -27,7 +27,9 @@ from mesh_pilot.envoy.filters.cors import CORS
 from mesh_pilot.envoy.filters.dynamic_dns import DYNAMIC_DNS
 from mesh_pilot.envoy.filters.ext_authz import EXT_AUTHZ, RBAC_SHADOW
 from mesh_pilot.envoy.filters.extensions import http_extensions
+from mesh_pilot.envoy.filters.external_auth import external_auth_filters, external_auth_per_route
 from mesh_pilot.envoy.filters.fault import FAULT
+from mesh_pilot.envoy.filters.global_rate_limit import global_limits
 from mesh_pilot.envoy.filters.grpc_stats import GRPC_STATS
 from mesh_pilot.envoy.filters.grpc_web import GRPC_WEB
 from mesh_pilot.envoy.filters.jwt_authn import JWT_AUTHN
@@ -37,9 +39,11 @@ from mesh_pilot.envoy.filters.peer_names import PEER_NAMES
 from mesh_pilot.envoy.filters.rbac.policies import RBAC_ALLOW, RBAC_AUDIT, RBAC_DENY
 from mesh_pilot.envoy.filters.rbac.roles import RBAC_ROLES
 from mesh_pilot.envoy.filters.router import ROUTER
+from mesh_pilot.envoy.filters.stateful_session import STATEFUL_SESSION
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.mesh.policies.context import PolicyContext
 from mesh_pilot.mesh.policies.extensions import ExtensionPhase, Extensions
+from mesh_pilot.mesh.virtual_hosts.authorizers import Authorizer
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
@@ -58,6 +62,7 @@ HTTP_FILTERS: tuple[FilterTranslator, ...] = (
     PEER_NAMES,
     ON_DEMAND,
     DYNAMIC_DNS,
+    STATEFUL_SESSION,
     ROUTER,
 )
 """All HTTP filters, in the order of a request. The router ends the chain."""
@@ -72,9 +77,13 @@ _EXTENSIONS_BEFORE: tuple[tuple[FilterTranslator, tuple[ExtensionPhase, ...]], .
 
 
 def http_filters(
-    view: View, context: PolicyContext, protocol: Protocol, extensions: Extensions = ()
+    view: View,
+    context: PolicyContext,
+    protocol: Protocol,
+    extensions: Extensions = (),
+    authorizers: tuple[Authorizer, ...] = (),
 ) -> list[HttpFilter]:
-    """The filters of an HTTP connection manager."""
+    """The filters of an HTTP connection manager; ``authorizers`` are those that its routes name."""
     found: list[HttpFilter] = []
     for filter_ in HTTP_FILTERS:
         for before, phases in _EXTENSIONS_BEFORE if extensions else ():
@@ -84,7 +93,10 @@ def http_filters(
         if config is not None:
             found.append(filter_.with_config(config))
         if filter_ is CORS:
-            found += request_limits(view, context)  # as many as there are policies
+            # As many as there are authorizers and policies.
+            found += external_auth_filters(view, context.namespace, authorizers)
+            found += request_limits(view, context)
+            found += global_limits(view, context)
     return found
 
 
@@ -94,6 +106,7 @@ def per_route_filters(spec: api.HttpRoute) -> Iterator[tuple[str, any_pb2.Any]]:
         config = filter_.per_route(spec) if filter_.per_route is not None else None
         if config is not None:
             yield filter_.name, config
+    yield from external_auth_per_route(spec)
 
 
 def grpc_client_filters() -> list[HttpFilter]:

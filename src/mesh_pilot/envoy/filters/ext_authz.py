@@ -126,7 +126,7 @@ def _ext_authz_hcm(view: View, context: PolicyContext, protocol: Protocol) -> an
 
 
 def _grpc_server(view: View, context: PolicyContext) -> any_pb2.Any | None:
-    """A gRPC server can ask nobody: it denies what a provider would be asked about."""
+    """A gRPC server cannot ask a provider: it denies what the provider would be asked about."""
     return grpc_server_rbac(view, context_policies(view, context).custom)
 
 

@@ -127,7 +127,7 @@ def _wasm_filter(extension: Extension, config: wasm_pb2.PluginConfig) -> message
 
 
 def stand_in(*, is_network: bool, passes: bool) -> message.Message:
-    """The settings in place of a module: without rules all pass, with an empty list of rules nobody does."""
+    """The settings in place of a module: without rules all pass, with an empty list of rules none does."""
     prefix = ALLOW_PREFIX if passes else DENY_PREFIX
     rules = None if passes else RBAC()
     found: message.Message

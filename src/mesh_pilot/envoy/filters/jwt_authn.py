@@ -1,7 +1,7 @@
 """JWT authentication (RequestAuthentication): a request with an invalid token is refused, one without any passes unless
 a rule requires its token.
 
-A Policy of Istio 1.1 may require a token, on some paths or all. It stays required beside RequestAuthentications, whose
+A Policy of Istio 1.1 may require a token, on some paths or all. It stays required next to RequestAuthentications, whose
 tokens are then accepted too, but are not enough.
 
 The claims of a valid token go into dynamic metadata, where authorization finds them: one place for all issuers, that of
@@ -72,7 +72,9 @@ def token_claim(
 @derived
 def _jwt_config(view: View, policies: tuple[ConfigKey, ...], legacy: tuple[ConfigKey, ...], at_gateway: bool) -> bytes:
     """The encoded ``JwtAuthentication`` for these policies, current and legacy; empty if they have no rule."""
-    configs = (view.config(key) for key in policies)
+    # Of rules for one issuer those of the workload's namespace come first, as in Istio.
+    narrowest_first = sorted(policies, key=lambda key: key.namespace == view.root_namespace)
+    configs = (view.config(key) for key in narrowest_first)
     rules = sorted((rule for config in configs if config for rule in config.spec.jwt_rules), key=lambda r: r.issuer)
     message = jwt_pb2.JwtAuthentication(bypass_cors_preflight=True)
     required: dict[str, bool] = {}
@@ -207,8 +209,8 @@ _B = 0x5AC635D8AA3A93E7B3EBBD55769886BC651D06B0CC53B0F63BCE3C3E27D2604B
 def _p256_point() -> tuple[int, int]:
     """A point of the curve P-256 found by hashing a sentence.
 
-    Anyone can repeat that, and see that nobody chose the point by its private key: to find the key would mean to break
-    the curve.
+    Anyone can repeat that, and see that the point was not chosen by its private key: to find the key would mean to
+    break the curve.
     """
     x = int.from_bytes(hashlib.sha256(_KEY_SEED).digest(), "big") % _P
     while True:
@@ -226,4 +228,4 @@ def _unusable_jwks() -> str:
 
 
 UNUSABLE_JWKS = _unusable_jwks()
-"""A JSON Web Key Set whose private key nobody has."""
+"""A JSON Web Key Set whose private key is unknown to everyone."""

@@ -1,9 +1,9 @@
 """LocalRateLimits: a filter for requests and one for connections, of each that applies to a listener.
 
-Requests are counted after they are authenticated and authorized, so that nobody who may not come in uses up what others
-have; and after CORS, so that browsers may read the refusal. Connections are counted first of all, for that costs least.
-Rules: Envoy's local rate limit filters. A limit for some requests is a descriptor of the filter itself: no route table
-changes because of it.
+Requests are counted after they are authenticated and authorized, so that a client that may not come in does not use up
+what others have; and after CORS, so that browsers may read the refusal. Connections are counted first of all, for that
+costs least. Rules: Envoy's local rate limit filters. A limit for some requests is a descriptor of the filter itself: no
+route table changes because of it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mesh_pilot.envoy.core.protobuf import (
 )
 from mesh_pilot.envoy.filters.rbac.matchers import quoted
 from mesh_pilot.mesh.policies.context import PolicyContext
-from mesh_pilot.mesh.policies.rate_limits import limit_spec
+from mesh_pilot.mesh.policies.rate_limits import local_limit
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world.view import View
 
@@ -76,7 +76,7 @@ def connection_limits(view: View, context: PolicyContext) -> list[Filter]:
 @derived
 def _http_config(view: View, key: ConfigKey, port: int) -> bytes | None:
     """The encoded configuration for a port; None: it has no limit of requests there."""
-    spec = limit_spec(view, key)
+    spec = local_limit(view, key)
     http = spec.http if spec is not None else None
     limits = [(i, limit) for i, limit in enumerate(http.limits) if limit.port in (0, port)] if http is not None else []
     if http is None or not limits:
@@ -107,14 +107,19 @@ def _http_config(view: View, key: ConfigKey, port: int) -> bytes | None:
         return encode(config)
     config.always_consume_default_token_bucket.CopyFrom(boolean(False))
     for index, limit in limits:
-        _add_descriptor(config, f"limits[{index}]", limit)
+        if not limit.otherwise:
+            _add_descriptor(config, f"limits[{index}]", limit)
+    # One that names the port counts before one for all.
+    rest = max((limit for _, limit in limits if limit.otherwise), key=lambda limit: limit.port, default=None)
+    if rest is not None:
+        config.token_bucket.CopyFrom(_bucket(rest.rate))
     return encode(config)
 
 
 @derived
 def _network_filters(view: View, key: ConfigKey, port: int) -> tuple[bytes, ...]:
     """The encoded filters for the connections of a port."""
-    spec = limit_spec(view, key)
+    spec = local_limit(view, key)
     limits = spec.connections if spec is not None else []
     return tuple(
         encode(
@@ -149,7 +154,7 @@ def _bucket(rate: api.Rate | None) -> token_bucket_pb2.TokenBucket:
 
 
 def _add_descriptor(config: HttpFilterConfig, name: str, limit: api.RequestLimit) -> None:
-    """Add a limit with a bucket of its own."""
+    """Add a limit with its own bucket."""
     action = rc.RateLimit.Action()
     if limit.match is None:
         entry = "generic_key"
@@ -157,13 +162,14 @@ def _add_descriptor(config: HttpFilterConfig, name: str, limit: api.RequestLimit
     else:
         entry = "header_match"
         action.header_value_match.descriptor_value = name
-        action.header_value_match.headers.extend(_matchers(limit.match))
+        action.header_value_match.headers.extend(request_matchers(limit.match))
     config.rate_limits.add(actions=[action])
     descriptor = config.descriptors.add(token_bucket=_bucket(limit.rate))
     descriptor.entries.add(key=entry, value=name)
 
 
-def _matchers(match: api.RequestMatch) -> Iterator[rc.HeaderMatcher]:
+def request_matchers(match: api.RequestMatch) -> Iterator[rc.HeaderMatcher]:
+    """The conditions of a match: all must be true of a request."""
     if match.uri is not None:
         yield _path(match.uri)
     for name, value in ((":method", match.method), (":authority", match.authority)):

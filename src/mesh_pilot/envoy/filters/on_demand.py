@@ -12,8 +12,8 @@ from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
 CLUSTER_TIMEOUT_SECONDS = 3
-"""The longest that a request waits for its cluster; then it is answered 503. Envoy requests a cluster once: where there
-is none, it answers that first request at once, and lets others wait."""
+"""The longest that a request waits for its cluster; then it is answered 503. Envoy requests a cluster once: if it
+does not exist, Envoy answers that first request at once, and lets others wait."""
 
 
 def _hcm(view: View, context: PolicyContext, protocol: Protocol) -> any_pb2.Any | None:

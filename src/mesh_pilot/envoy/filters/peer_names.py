@@ -1,7 +1,7 @@
 """Names of the client's workload, in headers of its requests, for the metrics of the server's proxy.
 
 Whatever a request already says there is replaced, or removed: an application does not speak for its proxy, nor a client
-outside the mesh for a gateway. Proxies without metrics of their own remove it too, as soon as any proxy of the mesh has
+outside the mesh for a gateway. Proxies that report no metrics remove it too, as soon as any proxy of the mesh has
 them: the server's proxy believes every certificate of the mesh. Rules: Envoy's header mutation filter.
 """
 

@@ -83,6 +83,8 @@ def tcp_proxy(view: View, context: PolicyContext | None, target: TcpTarget, serv
         proxy.hash_policy.append(hash_policy_pb2.HashPolicy(source_ip=hash_policy_pb2.HashPolicy.SourceIp()))
     if target.idle_timeout is not None:
         proxy.idle_timeout.CopyFrom(duration(target.idle_timeout))
+    if target.max_duration is not None:
+        proxy.max_downstream_connection_duration.CopyFrom(duration(target.max_duration))
     if target.tunnel is not None:
         proxy.tunneling_config.CopyFrom(
             TcpProxy.TunnelingConfig(hostname=target.tunnel.target, use_post=target.tunnel.post)

@@ -9,7 +9,9 @@ from envoy.config.core.v3 import base_pb2
 from envoy.config.listener.v3.listener_components_pb2 import Filter
 
 from mesh_pilot.engine import derived
+from mesh_pilot.envoy.core.protobuf import resource_of
 from mesh_pilot.envoy.filters.tcp import tcp_filters
+from mesh_pilot.envoy.filters.udp import udp_proxy
 from mesh_pilot.envoy.listeners.filter_chains import (
     MATCH_ALL,
     MESH_ALPNS,
@@ -29,6 +31,7 @@ from mesh_pilot.istio.gateway_api.values import route_semantics
 from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref, subset_names
 from mesh_pilot.mesh.legacy.ports import legacy_policies
 from mesh_pilot.mesh.listeners.conflicts import Conflict, ConflictKind
+from mesh_pilot.mesh.listeners.datagrams import datagram_routes
 from mesh_pilot.mesh.listeners.gateway_servers import (
     GatewayListener,
     GatewayServer,
@@ -55,6 +58,7 @@ from mesh_pilot.mesh.routing.l4 import (
     tls_routes,
     to_cluster,
 )
+from mesh_pilot.mesh.virtual_hosts.authorizers import plain_table_name, table_authorizers, table_name
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import common_hosts, planned_gateway_hosts
 from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost
 from mesh_pilot.model.config import ConfigKey
@@ -72,13 +76,11 @@ _CONFLICT_FREE = (ServerKind.HTTP, ServerKind.HTTPS)
 
 @derived
 def gateway_listeners(view: View, workload: Workload) -> Plan:
-    """The listeners of a router, by name. One without a destination for connections is planned, too, but is None."""
+    """The listeners of a router, by name. One without a destination for connections is planned, too, as None."""
     scope, context = workload.scope, gateway_context(view, workload)
     merged = merged_servers(view, scope, target_ports(view, workload))
     return {
-        listener_name(planned.bind, planned.port): gateway_listener.query(
-            scope, _at_port(view, workload, context, planned.port), planned
-        )
+        planned.name: gateway_listener.query(scope, _at_port(view, workload, context, planned.port), planned)
         for planned in merged.listeners
     }
 
@@ -109,7 +111,9 @@ def gateway_listener(
     view: View, scope: OutboundScope, context: PolicyContext, planned: GatewayListener
 ) -> Resource | None:
     """One listener; None if no server has a destination for connections."""
-    name = listener_name(planned.bind, planned.port)
+    if planned.is_udp:
+        return _datagram_listener(view, scope, context, planned)
+    name = planned.name
     chains, _ = merge_chains(name, _chains(view, scope, context, planned))
     if not chains:
         return None
@@ -127,9 +131,32 @@ def overlapping_routes(
     view: View, scope: OutboundScope, context: PolicyContext, planned: GatewayListener
 ) -> tuple[Conflict, ...]:
     """The routes of a listener that get no connections, because others match the same."""
-    name = listener_name(planned.bind, planned.port)
+    name = planned.name
+    if planned.is_udp:
+        return tuple(_unused_datagram_routes(view, scope, planned))
     _, conflicts = merge_chains(name, _chains(view, scope, context, planned))
     return tuple(attrs.evolve(conflict, kind=ConflictKind.GATEWAY) for conflict in conflicts)
+
+
+def _datagram_listener(
+    view: View, scope: OutboundScope, context: PolicyContext, planned: GatewayListener
+) -> Resource | None:
+    """A UDP listener, with the datagrams of all clients for one route; None without any: nothing is taken then."""
+    server = planned.servers[0]
+    routes = datagram_routes(view, scope, server.gateway, server.port)
+    if not routes:
+        return None
+    header = bound_listener(planned.name, (planned.bind, *planned.also), planned.port, base_pb2.OUTBOUND, udp=True)
+    header.listener_filters.append(udp_proxy(view, context, routes[0].target))
+    return resource_of(planned.name, header, (server.gateway, routes[0].virtual_service))
+
+
+def _unused_datagram_routes(view: View, scope: OutboundScope, planned: GatewayListener) -> Iterator[Conflict]:
+    server = planned.servers[0]
+    routes = datagram_routes(view, scope, server.gateway, server.port)
+    for other in routes[1:]:
+        kept, dropped = str(routes[0].virtual_service), str(other.virtual_service)
+        yield Conflict(planned.name, kept, dropped, "both claim every datagram", ConflictKind.GATEWAY)
 
 
 def _chains(
@@ -138,14 +165,15 @@ def _chains(
     first = planned.servers[0]
     if first.kind is ServerKind.HTTP:
         gateways = tuple(server.gateway for server in planned.servers)
-        yield filter_chain(MATCH_ALL, _hcm(view, context, first), configs=gateways)
+        sharing = tuple(server for server in planned.servers if server.route_name == first.route_name)
+        yield filter_chain(MATCH_ALL, _hcm(view, scope, context, sharing), configs=gateways)
         return
     for server in planned.servers:
         match server.kind:
             case ServerKind.HTTPS:
                 yield filter_chain(
                     sni_match(server.server_names, ()),
-                    _hcm(view, context, server),
+                    _hcm(view, scope, context, (server,)),
                     transport_socket=_server_tls(view, scope, server),
                     configs=(server.gateway,),
                 )
@@ -157,9 +185,13 @@ def _chains(
                 yield from tcp_chains(view, scope, context, server, _server_tls(view, scope, server))
 
 
-def _hcm(view: View, context: PolicyContext, server: GatewayServer) -> list[Filter]:
+def _hcm(view: View, scope: OutboundScope, context: PolicyContext, servers: tuple[GatewayServer, ...]) -> list[Filter]:
+    """The filters of the connections of servers that share a route table."""
+    server = servers[0]
     prefix = server.stat_prefix or f"outbound_{listener_name(server.bind, server.bound)}"
-    settings = HcmSettings(context, prefix, server.route_name, protocol=server.protocol, port=server.bound)
+    asked = table_authorizers(view, scope, servers)
+    table = table_name(server.route_name, asked)
+    settings = HcmSettings(context, prefix, table, protocol=server.protocol, port=server.bound, authorizers=asked)
     return http_chain(view, settings)
 
 
@@ -318,4 +350,7 @@ def _table(view: View, scope: OutboundScope, ports: TargetPorts, name: str) -> R
 
 @derived
 def _servers_of(view: View, scope: OutboundScope, ports: TargetPorts, name: str) -> tuple[GatewayServer, ...]:
-    return merged_servers(view, scope, ports).tables.get(name, ())
+    servers = merged_servers(view, scope, ports).tables.get(plain_table_name(name), ())
+    if not servers or table_name(servers[0].route_name, table_authorizers(view, scope, servers)) != name:
+        return ()  # one of a listener that is replaced: connections that are left from it keep the table that they have
+    return servers

@@ -19,7 +19,7 @@ from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
-from mesh_pilot.envoy.clusters.load_balancing import minimum_ring_size
+from mesh_pilot.envoy.clusters.load_balancing import apply_weights, minimum_ring_size
 from mesh_pilot.envoy.core.protobuf import address, boolean, exact, resource_of, transport_socket, uint32, uint64
 from mesh_pilot.envoy.endpoints.assignments import assignment, encode_assignment
 from mesh_pilot.envoy.endpoints.viewpoints import EndpointViewpoint
@@ -101,6 +101,8 @@ def _cluster(view: View, upstream: Upstream, by_dns: bool, reports: bool) -> Res
     balancer = policy.load_balancer
     if balancer is not None and balancer.consistent_hash is not None:
         _apply_ring_hash(message, balancer.consistent_hash)
+    if policy.weights is not None:
+        apply_weights(message, policy.weights, by_locality=True)  # gRPC has it below that policy only (A58)
     if policy.tls is not None and policy.tls.mode != TlsMode.DISABLE:
         names = tuple(policy.tls.subject_alt_names) or accepted_identities(view, upstream.service, port.name)
         if not names and policy.tls.mode != TlsMode.ISTIO_MUTUAL:

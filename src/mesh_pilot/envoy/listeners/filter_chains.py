@@ -106,12 +106,19 @@ def filter_chain(
     return EncodedChain(match, encode(message), host, configs)
 
 
-def bound_listener(name: str, hosts: Sequence[str], port: int, direction: base_pb2.TrafficDirection) -> Listener:
+def bound_listener(
+    name: str, hosts: Sequence[str], port: int, direction: base_pb2.TrafficDirection, *, udp: bool = False
+) -> Listener:
     """The header of a listener with a socket at each of its addresses. Each worker accepts one connection at a time,
     so that a burst of them is spread over all workers."""
     header = Listener(name=name, address=address(hosts[0], port), traffic_direction=direction)
     for further in hosts[1:]:
         header.additional_addresses.add().address.CopyFrom(address(further, port))
+    if udp:
+        for each in (header.address, *(further.address for further in header.additional_addresses)):
+            each.socket_address.protocol = address_pb2.SocketAddress.UDP
+        header.udp_listener_config.SetInParent()
+        return header
     header.max_connections_to_accept_per_socket_event.CopyFrom(uint32(1))
     return header
 

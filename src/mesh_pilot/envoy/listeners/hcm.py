@@ -44,6 +44,7 @@ from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
 from mesh_pilot.mesh.policies.extensions import Extensions, extensions_at
 from mesh_pilot.mesh.proxy.proxy_config import Connections, Headers, connections, headers, proxy_settings
 from mesh_pilot.mesh.settings.networks import declared_ranges
+from mesh_pilot.mesh.virtual_hosts.authorizers import Authorizer
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
@@ -95,11 +96,13 @@ class HcmSettings:
     forward_proxy: bool = False
     """True if clients use it as their HTTP proxy: requests contain absolute URLs."""
     served: InboundSide = OUTSIDE
-    """For metrics."""
+    """The inbound side that is served, for metrics."""
     port: int = 0
     """The port of its connections; 0: any that nothing declares. Extensions may be for some ports only."""
     upgraded: bool = False
     """See ``InboundPort.upgraded``."""
+    authorizers: tuple[Authorizer, ...] = ()
+    """The authorizers that routes of its table name."""
 
 
 def http_chain(view: View, settings: HcmSettings) -> list[listener_components_pb2.Filter]:
@@ -120,7 +123,9 @@ def hcm_filter(view: View, settings: HcmSettings, extensions: Extensions = ()) -
     if settings.upgraded:
         manager.http2_protocol_options.allow_connect = True
     for_requests = tuple(extension for extension in extensions if not extension.is_network)
-    body = _encoded_common(view, settings.context, settings.protocol, settings.forward_proxy, for_requests)
+    body = _encoded_common(
+        view, settings.context, settings.protocol, settings.forward_proxy, for_requests, settings.authorizers
+    )
     body += encode(manager)
     logs = metric_logs(view, settings.context, True, settings.served)
     body += b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
@@ -131,7 +136,12 @@ def hcm_filter(view: View, settings: HcmSettings, extensions: Extensions = ()) -
 
 @derived
 def _encoded_common(
-    view: View, context: PolicyContext, protocol: Protocol, forward_proxy: bool, extensions: Extensions
+    view: View,
+    context: PolicyContext,
+    protocol: Protocol,
+    forward_proxy: bool,
+    extensions: Extensions,
+    authorizers: tuple[Authorizer, ...],
 ) -> bytes:
     """The fields that do not depend on the routes, encoded."""
     manager = Manager(
@@ -139,7 +149,7 @@ def _encoded_common(
         stream_idle_timeout=duration_pb2.Duration(),
         proxy_100_continue=True,
         upgrade_configs=[Manager.UpgradeConfig(upgrade_type=u) for u in UPGRADES],
-        http_filters=http_filters(view, context, protocol, extensions),
+        http_filters=http_filters(view, context, protocol, extensions, authorizers),
     )
     _normalize_paths(manager, _path_normalization(view))
     if context.side is not TrafficSide.OUTBOUND:

@@ -16,7 +16,7 @@ from envoy.config.route.v3 import route_components_pb2, route_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
-from mesh_pilot.envoy.core.protobuf import boolean, encode, seconds, uint32
+from mesh_pilot.envoy.core.protobuf import boolean, encode, seconds
 from mesh_pilot.envoy.filters.tcp import tcp_filters
 from mesh_pilot.envoy.listeners.filter_chains import (
     MESH_ALPNS,
@@ -35,8 +35,10 @@ from mesh_pilot.envoy.listeners.filter_chains import (
 )
 from mesh_pilot.envoy.listeners.hcm import HcmSettings, http_chain
 from mesh_pilot.envoy.listeners.inspectors import inbound_filters, set_detection_timeout
+from mesh_pilot.envoy.routes.action import application_retries
 from mesh_pilot.envoy.routes.build import default_route
 from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide
+from mesh_pilot.envoy.tls.connect import connect_server_socket
 from mesh_pilot.envoy.tls.downstream import downstream_tls, mesh_server_socket
 from mesh_pilot.mesh.legacy.ports import legacy_keys
 from mesh_pilot.mesh.listeners.inbound import (
@@ -46,20 +48,25 @@ from mesh_pilot.mesh.listeners.inbound import (
     inbound_settings,
     inbound_stat_pattern,
 )
-from mesh_pilot.mesh.names.resources import INBOUND_PASSTHROUGH, inbound, service_name, undeclared_stat_name
+from mesh_pilot.mesh.names.resources import (
+    CONNECT_SERVICE_PREFIX,
+    INBOUND_PASSTHROUGH,
+    inbound,
+    service_name,
+    undeclared_stat_name,
+)
 from mesh_pilot.mesh.policies.peer_authentication import PeerMode
 from mesh_pilot.mesh.proxy.plans import Plan, ResourceQuery
 from mesh_pilot.mesh.proxy.scope import Workload
 from mesh_pilot.mesh.routing.l4 import TcpTarget
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.connect import connect_leaf, parse_connect_id
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Protocol, ServiceKey
 from mesh_pilot.world.view import View
 
 VIRTUAL_INBOUND = "virtualInbound"
-
-INBOUND_RETRIES = 2
 
 
 class _Payload(Enum):
@@ -162,7 +169,7 @@ def port_chains(view: View, settings: InboundSettings, port: InboundPort) -> tup
         upgraded=port.upgraded,
     )
     if server_tls is None:
-        return _chains(view, settings, chain)
+        return (*_connect_chains(view, settings, chain, port.connect_id), *_chains(view, settings, chain))
     http = _payload(chain.protocol) is _Payload.HTTP
     return (
         filter_chain(
@@ -215,6 +222,30 @@ def _chains(view: View, settings: InboundSettings, chain: _ChainSettings) -> tup
     )
 
 
+def _connect_chains(
+    view: View, settings: InboundSettings, chain: _ChainSettings, connect_id: str
+) -> tuple[EncodedChain, ...]:
+    """The chain for callers of Consul's own mesh, which are told by the server name that they ask for.
+
+    It exists once there is a leaf to present: Envoy would let a whole listener wait for a secret.
+    """
+    named = parse_connect_id(connect_id) if connect_id else None
+    if named is None or chain.mode is PeerMode.DISABLE or view.secret("", connect_leaf(named.service)) is None:
+        return ()
+    is_http = _payload(chain.protocol) is _Payload.HTTP  # Consul's mesh detects nothing: undeclared is TCP
+    return (
+        filter_chain(
+            ChainMatch(server_names=(f"*.internal.{named.trust_domain}",), port=chain.port, transport=TLS_TRANSPORT),
+            _filters(view, settings, chain, is_http, mesh_tls=True),
+            name=f"{chain.http_name if is_http else chain.tcp_name}-consul-connect",
+            transport_socket=connect_server_socket(CONNECT_SERVICE_PREFIX + named.service, named.trust_domain),
+            handshake=None,
+            host=chain.host,
+            configs=_configs(view, settings, chain),
+        ),
+    )
+
+
 def _configs(view: View, settings: InboundSettings, chain: _ChainSettings) -> tuple[ConfigKey, ...]:
     """The objects that a chain is made from, except those of all chains of its listener."""
     context = settings.context_at(chain.port)
@@ -250,7 +281,8 @@ def _filters(
             chain.cluster,
             chain.host,
             chain.service_port,
-            retried=chain.protocol not in (Protocol.GRPC, Protocol.GRPC_WEB),
+            # gRPC clients retry themselves.
+            None if chain.protocol in (Protocol.GRPC, Protocol.GRPC_WEB) else application_retries(view),
         ),
         protocol=chain.protocol if chain.protocol.is_http else Protocol.HTTP,
         served=served,
@@ -265,18 +297,17 @@ def _service_names(view: View, key: ServiceKey | None) -> tuple[str, ...]:
     return (service.host, service_name(service), service.namespace) if service is not None else ()
 
 
-def _inline_routes(cluster: str, host: str, service_port: int, *, retried: bool) -> bytes:
+def _inline_routes(
+    cluster: str, host: str, service_port: int, retries: route_components_pb2.RetryPolicy | None
+) -> bytes:
     """An encoded RouteConfiguration that sends everything to the application's port.
 
-    It is inline in the listener, for it cannot change without it. It sets no timeouts: those are the client's. A
-    request that the application cannot have seen is tried again, so that a restart loses none; gRPC clients do so
-    themselves.
+    It is inline in the listener, for it cannot change without it. It sets no timeouts: those are the client's.
     """
     route = default_route(cluster, f"{host}:{service_port}/*")
     route.route.max_stream_duration.max_stream_duration.CopyFrom(seconds(0))
-    if retried:
-        route.route.retry_policy.retry_on = "reset-before-request"
-        route.route.retry_policy.num_retries.CopyFrom(uint32(INBOUND_RETRIES))
+    if retries is not None:
+        route.route.retry_policy.CopyFrom(retries)
     virtual_host = route_components_pb2.VirtualHost(name=f"inbound|http|{service_port}", domains=["*"], routes=[route])
     return encode(
         route_pb2.RouteConfiguration(name=cluster, virtual_hosts=[virtual_host], validate_clusters=boolean(False))

@@ -50,7 +50,16 @@ def set_detection_timeout(header: Listener, view: View, otherwise: timedelta = t
 
     ``otherwise``: the time where the mesh config has none.
     """
-    header.listener_filters_timeout.CopyFrom(duration(_detection_timeout(view) or otherwise))
+    _set_timeout(header, _detection_timeout(view) or otherwise)
+
+
+def await_server_name(header: Listener) -> None:
+    """Have the TLS inspector wait without limit: without the name the connection would go to another service."""
+    _set_timeout(header, timedelta())
+
+
+def _set_timeout(header: Listener, timeout: timedelta) -> None:
+    header.listener_filters_timeout.CopyFrom(duration(timeout))
     header.continue_on_listener_filters_timeout = True
 
 
@@ -112,7 +121,7 @@ def _filter(name: str, config: message.Message) -> ListenerFilter:
 
 
 def _enabled_on(item: ListenerFilter, needed: dict[int, bool]) -> ListenerFilter:
-    """A filter that is disabled on ports that do not need it; port 0 means all ports without a chain of their own."""
+    """A filter that is disabled on ports that do not need it; port 0 means all ports without their own chain."""
     everywhere = needed.get(0, False)
     exceptions = sorted(p for p, n in needed.items() if p and n is not everywhere)
     if not exceptions:

@@ -32,6 +32,7 @@ from mesh_pilot.envoy.listeners.filter_chains import (
 )
 from mesh_pilot.envoy.listeners.hcm import HcmSettings, http_chain
 from mesh_pilot.envoy.listeners.inspectors import (
+    await_server_name,
     http_inspector,
     set_detection_timeout,
     tls_inspector,
@@ -139,13 +140,14 @@ def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListen
     merged = (_tcp_chains if len(listener.tcp) > 1 else _tcp_chains.compute)(view, scope, connections, listener)
     chains = list(merged[0])
     if listener.http is not None:
-        chains.insert(0, _http_chain(view, outbound_context(scope, spans), listener))
+        chains.insert(0, _http_chain(view, outbound_context(view, scope, spans), listener))
     # Inspectors wait for the client: a listener has them only if a chain needs what they detect.
-    set_detection_timeout(header, view)
+    await_server_name(header)
     if any(c.match.server_names for c in chains):
         header.listener_filters.append(tls_inspector())
     if listener.sniffed:
         header.listener_filters.append(http_inspector())
+        set_detection_timeout(header, view)
     # The chain that matches all is Envoy's default filter chain if there are others. A listener that connections are
     # handed to needs a default: without one, Envoy would close those that no chain matches.
     default = next((c for c in chains if c.match.is_any), None)
@@ -155,7 +157,7 @@ def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListen
         default = _passthrough_chain(view, scope, connections)
     else:
         default = None
-    return context_listener(view, outbound_context(scope), header, chains, default)
+    return context_listener(view, outbound_context(view, scope), header, chains, default)
 
 
 @derived
@@ -172,7 +174,7 @@ def virtual_outbound(view: View, scope: OutboundScope, spans: SpanSource) -> Res
         set_detection_timeout(header, view, UNDECLARED_SERVER_FIRST)
         chains.append(_undeclared_requests(view, scope, spans))
     chains.append(_passthrough_chain(view, scope, spans.for_connections, f"{VIRTUAL_OUTBOUND}-catchall-tcp"))
-    return context_listener(view, outbound_context(scope), header, chains)
+    return context_listener(view, outbound_context(view, scope), header, chains)
 
 
 @derived
@@ -189,7 +191,9 @@ def _undeclared_requests(view: View, scope: OutboundScope, spans: SpanSource) ->
     )
     routes.virtual_hosts.add().MergeFromString(catch_all(view, scope.sidecar))
     manager = HcmSettings(
-        outbound_context(scope, spans), f"outbound_{VIRTUAL_OUTBOUND}_{ALLOW_ANY_DYNAMIC_DNS}", routes=encode(routes)
+        outbound_context(view, scope, spans),
+        f"outbound_{VIRTUAL_OUTBOUND}_{ALLOW_ANY_DYNAMIC_DNS}",
+        routes=encode(routes),
     )
     match = ChainMatch(protocols=PLAINTEXT_HTTP)
     return filter_chain(match, http_chain(view, manager), name=f"{VIRTUAL_OUTBOUND}-catchall-tcp-http")
@@ -201,7 +205,7 @@ def http_proxy_listener(view: View, scope: OutboundScope, port: int, spans: Span
     name = listener_name(scope.loopback, port)
     header = bound_listener(name, scope.loopbacks, port, base_pb2.OUTBOUND)
     set_detection_timeout(header, view)
-    context = outbound_context(scope, spans)
+    context = outbound_context(view, scope, spans)
     manager = HcmSettings(
         context, f"outbound_{name}", HTTP_PROXY_ROUTES, protocol=Protocol.HTTP_PROXY, forward_proxy=True, port=port
     )
@@ -240,7 +244,7 @@ def _passthrough_chain(
     view: View, scope: OutboundScope, spans: SpanSource, name: str = PASSTHROUGH_CHAIN
 ) -> EncodedChain:
     cluster = unknown_destination(view, scope.sidecar) or BLACK_HOLE
-    filters = [tcp_proxy(view, outbound_context(scope, spans), to_cluster(cluster))]
+    filters = [tcp_proxy(view, outbound_context(view, scope, spans), to_cluster(cluster))]
     return filter_chain(MATCH_ALL, filters, name=name, handshake=None)
 
 
@@ -266,7 +270,7 @@ def _member_chains(view: View, scope: OutboundScope, spans: SpanSource, member: 
     else:
         routes = list(tcp_routes(view, configs, conditions))
         covered = bool(routes) and routes[-1].is_any
-    context = outbound_context(scope, spans)
+    context = outbound_context(view, scope, spans)
     chains = list(_route_chains(view, scope, context, member, routes))
     if not covered:
         target = service_target(view, scope, member.service, member.cluster_port)

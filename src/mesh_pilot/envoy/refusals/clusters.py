@@ -28,7 +28,7 @@ _MAX_TABLE = 5_000_011
 def _cluster(cluster: Any) -> Iterator[str]:
     if cluster.HasField("cluster_type"):
         if is_misplaced(name := extension_type(cluster.cluster_type), ("envoy.extensions.clusters",)):
-            yield f"cluster_type.typed_config: {name} is no type of cluster"
+            yield f"cluster_type.typed_config: {name} is not a type of cluster"
     else:
         yield from _type(cluster)
     yield from _load_balancing(cluster)
@@ -75,7 +75,7 @@ def _protocols(cluster: Any) -> Iterator[str]:
     options = cluster.typed_extension_protocol_options
     for key, value in options.items():
         if is_misplaced(kind := type_name(value.type_url), _WITH_OPTIONS):
-            yield f"typed_extension_protocol_options[{key}]: {kind} is no protocol's options"
+            yield f"typed_extension_protocol_options[{key}]: {kind} is not a protocol's options"
         if kind == _HTTP_OPTIONS and key not in _HTTP_KEYS:
             yield f"typed_extension_protocol_options[{key}]: has to be under the key {_HTTP_OPTIONS}"
     # The options of an extension win over the two older fields, which exclude each other without a selection.

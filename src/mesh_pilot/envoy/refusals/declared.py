@@ -56,11 +56,11 @@ class FieldRules:
 
     field: FieldDescriptor
     checks: tuple[Check, ...] = ()
-    """For a value, or for a list or map as a whole."""
+    """Checks of a value, or of a list or map as a whole."""
     item_checks: tuple[Check, ...] = ()
     key_checks: tuple[Check, ...] = ()
     value_type: Descriptor | None = None
-    """The type of a value, list element or map value that has rules of its own."""
+    """The type of a value, list element or map value, if that type has rules."""
     unsupported: str = ""
     """Not empty: why the field may not be set at all."""
 
@@ -228,7 +228,7 @@ def _enum_checks(field: FieldDescriptor, rules: Mapping[str, Any]) -> Iterator[C
     assert kind is not None
     known, refused = kind.values_by_number, frozenset(rules.get("not_in", ()))
     if rules.get("defined_only"):
-        yield lambda value: "" if value in known else f"{value} is no value of {kind.full_name}"
+        yield lambda value: "" if value in known else f"{value} is not a value of {kind.full_name}"
     if refused:
         yield lambda value: f"{known[value].name} is not allowed" if value in refused else ""
 

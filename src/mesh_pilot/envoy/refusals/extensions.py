@@ -129,7 +129,7 @@ def extension_type(extension: Any) -> str:
 
 
 def in_typed_struct(message: Message) -> Message | None:
-    """The message that a TypedStruct stands for; None if it is none, or its type is not in Envoy's API.
+    """The message that a TypedStruct stands for; None for any other message, or a type that Envoy's API lacks.
 
     Raises ValueError if its value is not of that type.
     """
@@ -145,7 +145,7 @@ def in_typed_struct(message: Message) -> Message | None:
         json_format.ParseDict(value, inner, ignore_unknown_fields=True)
     except Exception as error:
         # Mostly a ParseError, but odd values make the parser raise AttributeError, KeyError and others.
-        raise ValueError(f"its value is no {kind.full_name}: {error}") from None
+        raise ValueError(f"the value is not of type {kind.full_name}: {error}") from None
     return inner
 
 
@@ -226,14 +226,14 @@ def _extension(kind: str, packages: tuple[str, ...], extension: Any) -> Iterator
     if "config_discovery" in fields and extension.HasField("config_discovery"):
         for index, url in enumerate(extension.config_discovery.type_urls):
             if is_misplaced(name := type_name(url), packages):
-                yield f"config_discovery.type_urls[{index}]: {name} is no {kind}"
+                yield f"config_discovery.type_urls[{index}]: {name} is not of kind {kind}"
         return
     if not extension.HasField("typed_config"):
         yield "typed_config: is missing"
         return
     name = extension_type(extension)
     if is_misplaced(name, packages):
-        yield f"typed_config: {name} is no {kind}"
+        yield f"typed_config: {name} is not of kind {kind}"
     elif name.endswith("PerRoute") and extension.typed_config.value:
         yield f"typed_config: {name} is for routes only"
 
@@ -245,7 +245,7 @@ def _typed_struct(message: Any) -> Iterator[str]:
 
 def _cluster_specifier(plugin: Any) -> Iterator[str]:
     if is_misplaced(name := extension_type(plugin.extension), ("envoy.extensions.router.cluster_specifiers",)):
-        yield f"extension.typed_config: {name} is no cluster specifier"
+        yield f"extension.typed_config: {name} is not a cluster specifier"
 
 
 def _filter_config(message: Any) -> Iterator[str]:

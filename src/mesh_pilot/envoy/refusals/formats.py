@@ -15,7 +15,7 @@ _KNOWN_FORMATTERS = frozenset(config.DESCRIPTOR.full_name for _, config in FORMA
 
 
 def _check(formatters: Iterable[Any]) -> Callable[[str], str]:
-    """The check of a text beside these formatters. Of others than Envoy's own, the commands are not known."""
+    """The check of a string next to these formatters. Of others than Envoy's own, the commands are not known."""
     types = {extension_type(formatter) for formatter in formatters}
     if not types:
         return format_reason
@@ -69,7 +69,7 @@ def _open_telemetry_value(check: Callable[[str], str], path: str, value: Any) ->
             for index, item in enumerate(value.array_value.values):
                 yield from _open_telemetry_value(check, f"{path}[{index}]", item)
         case _:
-            yield f"{path}: has to be a text, or a list or map of texts"
+            yield f"{path}: has to be a string, or a list or map of strings"
 
 
 def _fields(names: tuple[str, ...], message: Any) -> Iterator[str]:

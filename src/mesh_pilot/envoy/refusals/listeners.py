@@ -47,7 +47,7 @@ MAX_COMBINATIONS = 10_000
 
 
 def binds_port(listener: Any) -> bool:
-    """True if a listener has a port of its own."""
+    """True if a listener has its own port."""
     wishes = [holder.bind_to_port for holder in (listener, listener.deprecated_v1) if holder.HasField("bind_to_port")]
     return all(wish.value for wish in wishes)
 
@@ -76,7 +76,7 @@ def _listener(listener: Any) -> Iterator[str]:
     if listener.HasField("filter_chain_matcher"):
         names = {chain.name for chain in listener.filter_chains}
         if "" in names or len(names) < len(listener.filter_chains):
-            yield "filter_chains: each needs a name of its own, as filter_chain_matcher chooses by it"
+            yield "filter_chains: each needs its own name, as filter_chain_matcher chooses by it"
     else:
         yield from _overlaps(listener.filter_chains)
 
@@ -163,7 +163,7 @@ def _conditions(match: Any) -> Iterator[object]:
 
 
 def _network(cidr: Any) -> object:
-    """An address range in one form for all its addresses; the range itself if it is none."""
+    """An address range in one form for all its addresses; the value itself if it is not a range."""
     try:
         address = ipaddress.ip_address(cidr.address_prefix)
     except ValueError:

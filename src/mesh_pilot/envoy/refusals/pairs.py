@@ -39,7 +39,7 @@ def needed_by(name: str, other: str) -> Rule:
 
 
 def not_less(name: str, least: str, default: int = 0) -> Rule:
-    """Of two durations; ``default``: Envoy's value of the lesser one in nanoseconds, if it is not set."""
+    """The rule that the duration ``name`` is not less than ``least``; ``default``: nanoseconds if that is unset."""
 
     def check(message: Any) -> Iterator[str]:
         bound = getattr(message, least).ToNanoseconds() if message.HasField(least) else default

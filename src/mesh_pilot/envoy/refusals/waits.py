@@ -1,7 +1,7 @@
 """The waits of an Envoy that has a message: resources that the message names and does not have.
 
 A listener or cluster *warms* until every name in it is answered; for a name that is never answered, until
-``initial_fetch_timeout`` is over, and with ``0s`` for ever. An Envoy that starts is not ready before. Fetches that only
+``initial_fetch_timeout`` is over, and with ``0s`` forever. An Envoy that starts is not ready before. Fetches that only
 begin with a request (on-demand clusters) are not listed, nor are files, which Envoy reads at once.
 
 Rules: Envoy's "Initialization" and xDS documents, and its code where those are silent.

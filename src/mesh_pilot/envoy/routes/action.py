@@ -8,6 +8,9 @@ from datetime import timedelta
 import attrs
 from envoy.config.core.v3 import base_pb2
 from envoy.config.route.v3 import route_components_pb2 as rc
+from envoy.extensions.filters.http.ext_authz.v3 import ext_authz_pb2
+from envoy.extensions.filters.http.jwt_authn.v3 import config_pb2 as jwt_pb2
+from envoy.extensions.filters.http.rbac.v3 import rbac_pb2
 from envoy.extensions.retry.host.previous_hosts.v3 import previous_hosts_pb2
 from envoy.extensions.retry.priority.previous_priorities.v3 import previous_priorities_config_pb2
 from envoy.type.matcher.v3 import regex_pb2, string_pb2
@@ -17,20 +20,32 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import any_of, boolean, duration, fractional_percent, regex, uint32
+from mesh_pilot.envoy.filters.ext_authz import EXT_AUTHZ
+from mesh_pilot.envoy.filters.jwt_authn import JWT_AUTHN
 from mesh_pilot.envoy.routes.headers import HeaderOperations, header_operations
+from mesh_pilot.envoy.routes.sessions import keep_sessions, policy_session
 from mesh_pilot.istio.gateway_api.values import ROUTE_SEMANTICS_GATEWAY
 from mesh_pilot.istio.rules.regex import quoted
 from mesh_pilot.mesh.clusters.destination_rules import DestinationRuleRef, traffic_policy
-from mesh_pilot.mesh.names.resources import outbound
+from mesh_pilot.mesh.names.resources import HTTP_RBAC, outbound
 from mesh_pilot.mesh.proxy.proxy_config import forwards_host
 from mesh_pilot.mesh.routing.client import RouteClient
 from mesh_pilot.mesh.virtual_services.redirects import DEFAULT_PORTS
 from mesh_pilot.mesh.virtual_services.rules import HttpRule
+from mesh_pilot.model.events import ChallengeAnswer
 from mesh_pilot.world import View
 
 _Hash = rc.RouteAction.HashPolicy
 
 HTTPS_REDIRECT = "https-redirect"
+CHALLENGE = "acme-challenge"
+
+_UNGUARDED = {
+    EXT_AUTHZ.name: ext_authz_pb2.ExtAuthzPerRoute(disabled=True),
+    JWT_AUTHN.name: jwt_pb2.PerRouteConfig(disabled=True),
+    HTTP_RBAC: rbac_pb2.RBACPerRoute(),
+}
+"""Settings that turn off the filters that refuse callers, by name."""
 
 REDIRECT_CODES = {
     301: rc.RedirectAction.MOVED_PERMANENTLY,
@@ -55,6 +70,10 @@ def forward(view: View, route: rc.Route, rule: HttpRule, client: RouteClient, po
         authority = authority or weighted[0].headers.authority
     else:
         action.weighted_clusters.CopyFrom(rc.WeightedCluster(clusters=map(_cluster_weight, weighted)))
+    if not client.grpc:
+        targets = [destination.target for destination in weighted]
+        policies = [policy_session(view, client.rule(each.host), each.port, each.subset) for each in targets]
+        keep_sessions(route, spec, [each.cluster for each in targets], policies)
     if rule.semantics == ROUTE_SEMANTICS_GATEWAY:
         action.cluster_not_found_response_code = rc.RouteAction.INTERNAL_SERVER_ERROR
     if rule.semantics == ROUTE_SEMANTICS_GATEWAY and spec.rewrite is not None and spec.rewrite.uri:
@@ -115,6 +134,16 @@ def https_redirects() -> tuple[rc.Route, rc.Route]:
     )
     route.match.headers.append(_forwarded_as("http"))
     return redirect_from_port(route, "", DEFAULT_PORTS["https"]), route
+
+
+def challenge_route(answer: ChallengeAnswer) -> rc.Route:
+    """The route by which a gateway answers an issuer of certificates, whatever its policies ask of callers."""
+    route = rc.Route(name=CHALLENGE, match=rc.RouteMatch(path=answer.path))
+    route.direct_response.status = 200
+    route.direct_response.body.inline_string = answer.text
+    for name, config in _UNGUARDED.items():
+        route.typed_per_filter_config[name].CopyFrom(any_of(config))
+    return route
 
 
 def _forwarded_as(scheme: str) -> rc.HeaderMatcher:
@@ -350,6 +379,25 @@ def retry_policy(retries: api.HttpRetry | None, *, hashed: bool = False) -> rc.R
         policy.retry_priority.name = "envoy.retry_priorities.previous_priorities"
         config = previous_priorities_config_pb2.PreviousPrioritiesConfig(update_frequency=PRIORITY_UPDATE_FREQUENCY)
         policy.retry_priority.typed_config.CopyFrom(any_of(config))
+    return policy
+
+
+@derived
+def application_retries(view: View) -> rc.RetryPolicy | None:
+    """The retry policy of a sidecar's requests to its application; None without retries. Callers must not change it.
+
+    By default it is for what the application cannot have seen, so that a restart loses no request.
+    """
+    mesh: MeshConfig = view.mesh()
+    retries = mesh.default_inbound_http_retry_policy
+    if retries is None:
+        retries = api.HttpRetry(attempts=DEFAULT_ATTEMPTS)
+    if retries.attempts <= 0:
+        return None
+    retry_on, codes = _conditions(retries.retry_on or "reset-before-request")
+    policy = rc.RetryPolicy(retry_on=retry_on, num_retries=uint32(retries.attempts), retriable_status_codes=codes)
+    if retries.backoff is not None:
+        policy.retry_back_off.base_interval.CopyFrom(duration(retries.backoff))
     return policy
 
 

@@ -14,8 +14,17 @@ from mesh_pilot.envoy.core.protobuf import boolean, encode, header_match, header
 from mesh_pilot.envoy.core.templates import Template, template
 from mesh_pilot.envoy.filters import per_route_filters
 from mesh_pilot.envoy.filters.jwt_authn import token_claim
-from mesh_pilot.envoy.routes.action import default_retries, forward, hash_policy, redirect, redirect_from_port, respond
+from mesh_pilot.envoy.filters.stateful_session import STATEFUL_SESSION, session_config
+from mesh_pilot.envoy.routes.action import (
+    default_retries,
+    forward,
+    hash_policy,
+    redirect,
+    redirect_from_port,
+    respond,
+)
 from mesh_pilot.envoy.routes.headers import header_operations
+from mesh_pilot.envoy.routes.sessions import policy_session, session_routes
 from mesh_pilot.istio.meaning.claims import claim_path
 from mesh_pilot.mesh.clusters.destination_rules import DestinationRuleRef
 from mesh_pilot.mesh.names.resources import outbound, parse_cluster
@@ -50,12 +59,15 @@ def service_routes(view: View, host: str, port: int, rule: DestinationRuleRef) -
     Not derived: most services have no other routes, and to memoise this one would cost more than to make it.
     """
     cluster, operation = outbound(host, port), f"{host}:{port}/*"
-    hashed = hash_policy(view, rule, port)
-    if hashed is None:
+    hashed, session = hash_policy(view, rule, port), policy_session(view, rule, port)
+    if hashed is None and session is None:
         values = {"cluster": (cluster.encode(),), "operation": (operation.encode(),)}
         return (EncodedRoute(_route_template(view).fill(values), True),)
     route = _service_route(view, cluster, operation)
-    route.route.hash_policy.append(hashed)
+    if hashed is not None:
+        route.route.hash_policy.append(hashed)
+    if session is not None:
+        route.typed_per_filter_config[STATEFUL_SESSION.name].CopyFrom(session_config(session))
     return (_encoded(route),)
 
 
@@ -88,11 +100,15 @@ def default_route(cluster: str, operation: str) -> rc.Route:
 def _encoded_routes(
     view: View, key: ConfigKey, rule: HttpRule, match: api.HttpMatchRequest | None, client: RouteClient, port: int
 ) -> Iterator[EncodedRoute]:
-    """A rule's route for one of its matches, behind those for requests that it redirects away from their port."""
+    """A rule's route for one of its matches, behind those for requests that it redirects away from their port, and
+    those for requests whose session is at one of several clusters."""
     route = _route(view, key, rule, match, client, port)
     encoded = _encoded(route)
     for scheme, number in redirect_ports(rule, client):
         yield EncodedRoute(encode(redirect_from_port(route, scheme, number)), encoded.matches_all)
+    if rule.spec.session is not None and not client.grpc:
+        for kept in session_routes(route, rule.spec.session):
+            yield EncodedRoute(encode(kept), encoded.matches_all)
     yield encoded
 
 
@@ -140,7 +156,7 @@ def _encoded(route: rc.Route) -> EncodedRoute:
 def route_match(match: api.HttpMatchRequest | None, *, whole_segments: bool = False) -> rc.RouteMatch:
     """The conditions that the proxy evaluates; without any, all requests match.
 
-    ``whole_segments``: prefixes end at slashes: ``/a`` is none of ``/ab``.
+    ``whole_segments``: prefixes end at slashes: ``/a`` does not match ``/ab``.
     """
     if match is None:
         return rc.RouteMatch(prefix="/")

@@ -59,7 +59,7 @@ def route_configuration(view: View, scope: OutboundScope, name: str) -> Resource
     if table.sniffed:
         return route_table(view, name, planned_hosts(view, scope, table))
     shards = table_shards(view, scope, table)
-    # In a table for all ports the port that a request names beside the host is the one that it is for.
+    # In a table for all ports the port that a request names next to the host is the one that it is for.
     ignore_port = all(shard.table.port for shard in shards)
     if scope.split:
         return split_table(view, name, ignore_port)

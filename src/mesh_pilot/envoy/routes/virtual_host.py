@@ -18,7 +18,7 @@ from envoy.config.route.v3 import route_components_pb2 as rc
 from mesh_pilot.base.protowire import field
 from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import encode, seconds
-from mesh_pilot.envoy.routes.action import https_redirects
+from mesh_pilot.envoy.routes.action import challenge_route, https_redirects
 from mesh_pilot.envoy.routes.build import EncodedRoute, service_routes, virtual_service_routes
 from mesh_pilot.mesh.names.resources import REQUESTED_HOST
 from mesh_pilot.mesh.proxy.plans import Plan, ResourceQuery
@@ -33,6 +33,7 @@ ALLOW_ANY = "allow_any"
 ALLOW_ANY_DYNAMIC_DNS = "allow_any_dynamic_dns"
 BLOCK_ALL = "block_all"
 BAD_GATEWAY = 502
+MISDIRECTED_REQUEST = 421
 
 _NAME = rc.VirtualHost.NAME_FIELD_NUMBER
 _DOMAINS = rc.VirtualHost.DOMAINS_FIELD_NUMBER
@@ -59,11 +60,20 @@ def encode_host(view: View, planned: PlannedHost, sources: Sequence[Iterable[Enc
         routes.sort(key=lambda route: route.matches_all)
     parts = [field(_NAME, planned.name.encode())]
     parts += [field(_DOMAINS, domain.encode()) for domain in planned.domains]
+    parts += [field(_ROUTES, encode(challenge_route(answer))) for answer in planned.answers]
     if planned.https_only:
         parts += [field(_ROUTES, encode(route)) for route in https_redirects()]
+    if planned.misdirected:
+        parts.append(field(_ROUTES, encode(_misdirected())))
     parts += [field(_ROUTES, route.data) for route in routes]
     parts.append(_host_settings(view))
     return b"".join(parts)
+
+
+def _misdirected() -> rc.Route:
+    """All requests are for another server (RFC 9110, 421): clients ask again on another connection."""
+    answer = rc.DirectResponseAction(status=MISDIRECTED_REQUEST)
+    return rc.Route(name="misdirected", match=rc.RouteMatch(prefix="/"), direct_response=answer)
 
 
 @derived

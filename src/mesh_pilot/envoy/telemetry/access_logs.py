@@ -83,6 +83,7 @@ def access_loggers(view: View, context: PolicyContext) -> tuple[AccessLogger, ..
     """The logs that a context's connections go to, by name."""
     inherited = _default_providers(view)
     loggers = {name: AccessLogger(name) for name in inherited}
+    expressions: dict[str, str] = {}
     for spec in telemetry_for(view, context.namespace, context.labels):
         entries = [e for e in spec.access_logging if is_for_side(e.match, context)]
         named = tuple(dict.fromkeys(name for e in entries for name in provider_names(e.providers)))
@@ -90,11 +91,15 @@ def access_loggers(view: View, context: PolicyContext) -> tuple[AccessLogger, ..
             # A Telemetry with providers replaces those of wider ones; without, it changes how they log.
             inherited, loggers = named, {}
         for entry in entries:
-            for name in provider_names(entry.providers) or inherited:
+            own = provider_names(entry.providers)
+            for name in own or inherited:
+                # An entry that names no provider and has no filter leaves the filters as they are.
+                if own or entry.filter:
+                    expressions[name] = entry.filter.expression.strip() if entry.filter else ""
                 if entry.disabled:
                     loggers.pop(name, None)
                 else:
-                    loggers[name] = AccessLogger(name, entry.filter.expression.strip() if entry.filter else "")
+                    loggers[name] = AccessLogger(name, expressions.get(name, ""))
     return tuple(sorted(loggers.values(), key=lambda logger: logger.provider))
 
 

@@ -136,7 +136,7 @@ def _line(text: str) -> str:
 
 
 def _formatters(text: bytes) -> list[extension_pb2.TypedExtensionConfig]:
-    """The formatters of the commands in a text. As in Istio they are declared: most Envoys have no others built in."""
+    """The formatters of the commands in a string. Declared, as in Istio: most Envoys have no others built in."""
     return [
         extension_pb2.TypedExtensionConfig(name=name, typed_config=any_of(config))
         for command, (name, config) in FORMATTERS.items()

@@ -281,7 +281,7 @@ _LITERAL = re.compile(r"""'[^'\\]*'|"[^"\\]*\"""")
 _HEADER = re.compile(r"""(request|response)\.headers\[(?:'([^'\\]+)'|"([^"\\]+)")\]""")
 _HEADER_NAME = re.compile(r":?[!#$&'*+.^_|~`0-9A-Za-z-]+")
 _NODE = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<![\w.])node(?=\s*[.\[])""")
-"""A text, or Istio's name of what is ``xds.node`` in Envoy."""
+"""A string, or Istio's name of what is ``xds.node`` in Envoy."""
 
 
 def tag_format(expression: str) -> str:

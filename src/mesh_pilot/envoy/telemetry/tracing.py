@@ -141,9 +141,9 @@ def tracing_settings(view: View, context: PolicyContext) -> TracingSettings | No
     specs = telemetry_for(view, context.namespace, context.labels)
     entries = [entry for spec in specs for entry in spec.tracing]
     overrides = [entry for entry in entries if is_for_side(entry.match, context)]
-    # Without a Telemetry the mesh config decides alone, also that there is tracing; with one, a missing provider ends
-    # it.
-    if not overrides and not providers:
+    # Without a Telemetry the mesh config decides alone, also that there is tracing; with one, also one for the other
+    # side only, a missing provider ends it.
+    if not entries and not providers:
         return base if enabled else None
     settings = attrs.evolve(base, provider=providers[0] if providers else "")
     disabled = False
@@ -243,9 +243,9 @@ class Tracer:
     max_tag_length: int
     """The longest path in a tag; 0: the provider sets no limit."""
     upstream_spans: bool
-    """True if each request to an upstream gets a span of its own, a child of the downstream request's."""
+    """True if each request to an upstream gets its own span, a child of the downstream request's."""
     has_sampler: bool = False
-    """True if it samples by itself, whatever the percentage is."""
+    """True if it samples on its own, whatever the percentage is."""
 
 
 @derived
@@ -340,7 +340,7 @@ def _detectors(otel: OpenTelemetry) -> Iterator[extension_pb2.TypedExtensionConf
 
 
 def _dynatrace_sampler(view: View, namespace: str, otel: OpenTelemetry) -> extension_pb2.TypedExtensionConfig | None:
-    """Dynatrace's sampler; None if its server cannot be reached. Without one of its own, it asks that of the spans."""
+    """Dynatrace's sampler; None if its server cannot be reached. If it names no server, it asks that of the spans."""
     sampler = otel.dynatrace_sampler
     if sampler is None:
         return None

@@ -12,8 +12,7 @@ from envoy.extensions.transport_sockets.tls.v3.common_pb2 import SubjectAltNameM
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigTlsConfig, MeshConfigTlsConfigTlsProtocol
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.core.protobuf import exact, regex, suffix
-from mesh_pilot.istio.rules.mesh_config import CURVES
-from mesh_pilot.istio.rules.tls import CIPHERS
+from mesh_pilot.istio.rules.tls import CIPHERS, CURVES
 from mesh_pilot.model.net import is_ip
 
 TLS_SOCKET = "envoy.transport_sockets.tls"
@@ -45,9 +44,10 @@ def server_tls_parameters(settings: api.ServerTlsSettings, mesh: MeshConfigTlsCo
         tls_minimum_protocol_version=_version(settings.min_protocol_version),
         tls_maximum_protocol_version=_version(settings.max_protocol_version),
         cipher_suites=_known_ciphers(settings.cipher_suites),
+        ecdh_curves=_known_curves(settings.ecdh_curves),
     )
     if mesh is not None:
-        parameters.ecdh_curves.extend(_known_curves(mesh.ecdh_curves))
+        parameters.ecdh_curves.extend(() if parameters.ecdh_curves else _known_curves(mesh.ecdh_curves))
         parameters.cipher_suites.extend(() if parameters.cipher_suites else _known_ciphers(mesh.cipher_suites))
         if settings.min_protocol_version is api.ServerTlsSettingsTlsProtocol.TLS_AUTO:
             parameters.tls_minimum_protocol_version = _version(mesh.min_protocol_version)

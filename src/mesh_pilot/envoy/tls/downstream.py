@@ -1,7 +1,7 @@
 """TLS that a proxy terminates (Envoy's DownstreamTlsContext): a server's ``tls`` block, and mesh mTLS of sidecars.
 
 Rules: Istio's ServerTLSSettings reference. A listener never contains certificates: Envoy fetches them as secrets by
-name, from a credential, from files beside the proxy, or from the mesh's CA.
+name, from a credential, from files next to the proxy, or from the mesh's CA.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def downstream_tls(view: View, settings: api.ServerTlsSettings, *, by_agent: boo
     required = settings.mode in _REQUIRE_CLIENT_CERTIFICATE
     context = tls_pb2.DownstreamTlsContext(require_client_certificate=boolean(required))
     common = context.common_tls_context
-    common.alpn_protocols.extend(HTTP_ALPN)
+    common.alpn_protocols.extend(settings.alpn_protocols or HTTP_ALPN)
     common.tls_certificate_sds_secret_configs.extend(
         sds_secret(name, by_agent=by_agent) for name in _certificates(settings)
     )

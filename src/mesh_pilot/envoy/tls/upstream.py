@@ -25,6 +25,7 @@ from mesh_pilot.envoy.tls.common import (
     san_matchers,
     server_name,
 )
+from mesh_pilot.envoy.tls.connect import connect_client_socket
 from mesh_pilot.mesh.names.resources import (
     SYSTEM_ROOTS_SECRET,
     credential,
@@ -34,7 +35,7 @@ from mesh_pilot.mesh.names.resources import (
 )
 from mesh_pilot.mesh.settings.mesh_defaults import ClusterDefaults
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
-from mesh_pilot.model.service import MESH_TLS_MODE
+from mesh_pilot.model.service import CONNECT_TLS_MODE, MESH_TLS_MODE
 
 PROXY_PROTOCOL_SOCKET = "envoy.transport_sockets.upstream_proxy_protocol"
 
@@ -77,6 +78,10 @@ class TlsPeer:
     """True if the client gets its certificate and the roots from its agent."""
     system_roots_by_agent: bool = False
     """True if the agent serves the operating system's roots, too."""
+    connect_id: str = ""
+    """See ``Service.connect_id``."""
+    certificate: str = ""
+    """The credential that the client shows with TLS of mode SIMPLE; empty: none."""
 
 
 def apply_tls(
@@ -87,13 +92,20 @@ def apply_tls(
     files: ProxyCertificateFiles | None,
 ) -> None:
     """Set a cluster's TLS: as the rule says, else mesh mTLS to the endpoints that accept it."""
+    # An ORIGINAL_DST cluster has no endpoint metadata to match.
+    can_match = cluster.type != cluster_pb2.Cluster.ORIGINAL_DST
+    if peer.connect_id and can_match and (tls is None or tls.mode == TlsMode.ISTIO_MUTUAL):
+        _add_match(cluster, CONNECT_TLS_MODE, connect_client_socket(peer.connect_id, http2=peer.http2))
+        if tls is None and not peer.mesh_mtls:
+            _add_plaintext(cluster)
+            return
     if tls is None:
         if not peer.mesh_mtls:
             return
         context = _mesh_context(api.ClientTlsSettings(), peer, defaults, files)
-        # An ORIGINAL_DST cluster has no endpoint metadata to match.
-        if files is None and cluster.type != cluster_pb2.Cluster.ORIGINAL_DST:
-            _apply_matches(cluster, context)
+        if files is None and can_match:
+            _add_match(cluster, MESH_TLS_MODE, transport_socket(TLS_SOCKET, context))
+            _add_plaintext(cluster)
             return
     elif tls.mode == TlsMode.DISABLE:
         return
@@ -168,6 +180,8 @@ def _rule_context(
     own = files if tls.mode == TlsMode.MUTUAL else None
     if tls.mode == TlsMode.MUTUAL:
         common.tls_certificate_sds_secret_configs.append(sds_secret(_certificate(tls, own)))
+    elif peer.certificate:
+        common.tls_certificate_sds_secret_configs.append(sds_secret(credential(peer.certificate)))
     _validate(context, names, tls, _roots(tls, own), peer)
     return context
 
@@ -184,6 +198,8 @@ def _roots(tls: api.ClientTlsSettings, own: ProxyCertificateFiles | None) -> str
     """The secret with the roots by which the server is verified. There always are some."""
     if own is not None and own.roots:
         return file_roots(own.roots)
+    if tls.ca_cert_credential_name:
+        return credential_roots(tls.ca_cert_credential_name)
     if tls.credential_name and own is None:
         return credential_roots(tls.credential_name)
     return file_roots(tls.ca_certificates) if tls.ca_certificates else SYSTEM_ROOTS_SECRET
@@ -211,11 +227,15 @@ def _validate(
     combined.validation_context_sds_secret_config.CopyFrom(sds_secret(roots, by_agent=by_agent))
 
 
-def _apply_matches(cluster: cluster_pb2.Cluster, context: tls_pb2.UpstreamTlsContext) -> None:
-    """Use TLS for endpoints that accept mesh mTLS, plaintext for the others."""
-    mtls = cluster.transport_socket_matches.add(name=f"tlsMode-{MESH_TLS_MODE}")
-    mtls.match.fields[TLS_MODE_KEY].string_value = MESH_TLS_MODE
-    mtls.transport_socket.CopyFrom(transport_socket(TLS_SOCKET, context))
+def _add_match(cluster: cluster_pb2.Cluster, mode: str, socket: base_pb2.TransportSocket) -> None:
+    """Use a transport socket for the endpoints of a TLS mode."""
+    found = cluster.transport_socket_matches.add(name=f"tlsMode-{mode}")
+    found.match.fields[TLS_MODE_KEY].string_value = mode
+    found.transport_socket.CopyFrom(socket)
+
+
+def _add_plaintext(cluster: cluster_pb2.Cluster) -> None:
+    """Use plaintext for the endpoints that no other match is for."""
     plaintext = cluster.transport_socket_matches.add(name="tlsMode-disabled")
     plaintext.match.SetInParent()
     plaintext.transport_socket.CopyFrom(_plaintext())

@@ -51,7 +51,7 @@ class Finding:
     reason: str
     object: str = ""
     field: str = ""
-    mend: str = ""
+    fix: str = ""
     doc: str = ""
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Analysis:
     """The heaviest first."""
     suppressed: int
     ignored: tuple[IgnoredObjects, ...]
-    """Objects that nobody would expect to have an effect; other ignored objects are warnings."""
+    """Objects that no user would expect to have an effect; other ignored objects are warnings."""
     notes: tuple[Note, ...]
 
     def of(self, level: Level) -> tuple[Finding, ...]:
@@ -356,12 +356,12 @@ class _Documents:
 def _finding(message: AnalysisMessage, places: Places) -> Finding:
     type = message.type
     where, name = str(places.of(message)), message.object
-    return Finding(type.level, type.code, where, message.text, name, message.path, message.mend, type.doc)
+    return Finding(type.level, type.code, where, message.text, name, message.path, message.fix, type.doc)
 
 
 def finding_of(row: Mapping[str, Any], level: Level) -> Finding:
     """The finding that a control plane's API answered."""
-    texts = {key: str(row.get(key, "")) for key in ("code", "where", "reason", "object", "field", "mend", "doc")}
+    texts = {key: str(row.get(key, "")) for key in ("code", "where", "reason", "object", "field", "fix", "doc")}
     return Finding(level, **texts)
 
 

@@ -23,13 +23,21 @@ class FilePurpose(StrEnum):
     ENVOY_SDS = "a file of secrets for Envoy (SDS)"
     GRPC_BOOTSTRAP = "a bootstrap of gRPC clients"
     CONSUL_SERVICE = "a service definition for Consul"
+    CONSUL_ENTRY = "a config entry of Consul"
+    CONSUL_AGENT = "settings of a Consul agent"
     PROXY_SETTINGS = "settings of mesh-pilot proxy"
     PROMETHEUS = "configuration of Prometheus"
     GRAFANA = "a dashboard of Grafana"
+    RATE_LIMITS = "configuration of a rate limit server"
+    PEOPLE = "people and roles of the web port"
+    IAM_POLICY = "an IAM policy of AWS"
+    SIGNER = "the CA of --ca-signer, which discovery checks at its start"
 
 
 _TYPED = re.compile(rb"^(apiVersion|kind):", re.MULTILINE)
 """Matches nearly every file of objects, which saves parsing it twice."""
+_SIGNER = re.compile(rb"^kind: *[a-z][A-Za-z]*\s*(#.*)?$", re.MULTILINE)
+"""Matches kinds of signers, which begin with a small letter, unlike those of objects."""
 _TARGETS = re.compile(rb"""\s*(?:\[\s*\{\s*"(?:targets|labels)"|-\s+(?:targets|labels):)""")
 """Matches Prometheus' lists of targets."""
 _MESH_NAMES = frozenset(("mesh", "mesh-config", "mesh_config", "meshconfig"))
@@ -38,14 +46,21 @@ _FIELDS: tuple[tuple[FilePurpose, frozenset[str]], ...] = (
     (FilePurpose.ENVOY_BOOTSTRAP, frozenset(("static_resources", "dynamic_resources"))),
     (FilePurpose.ENVOY_SDS, frozenset(("resources",))),
     (FilePurpose.CONSUL_SERVICE, frozenset(("service", "services", "Service", "Services"))),
+    (FilePurpose.CONSUL_ENTRY, frozenset(("Kind",))),
+    (FilePurpose.CONSUL_AGENT, frozenset(("node_name", "datacenter", "bind_addr", "retry_join"))),
     (FilePurpose.PROMETHEUS, frozenset(("scrape_configs", "groups", "rule_files"))),
     (FilePurpose.GRAFANA, frozenset(("panels", "schemaVersion"))),
+    (FilePurpose.RATE_LIMITS, frozenset(("descriptors",))),
+    (FilePurpose.PEOPLE, frozenset(("clientId",))),
+    (FilePurpose.IAM_POLICY, frozenset(("Statement",))),
 )
 """Fields of which one is enough."""
 
 
 def purpose_of(data: bytes, path: str) -> FilePurpose:
     """The purpose of a file by its content; OBJECTS if unknown, so that the reader of objects reports the problem."""
+    if _SIGNER.search(data) and b"apiVersion:" not in data:
+        return FilePurpose.SIGNER
     if _TYPED.search(data):
         return FilePurpose.OBJECTS
     if _TARGETS.match(data):

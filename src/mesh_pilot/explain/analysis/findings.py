@@ -1,4 +1,4 @@
-"""Messages: one problem each, with a code that has a section in docs/analysis.md, the object, and how to mend it."""
+"""Messages: one problem each, with a code that has a section in docs/analysis.md, the object, and how to fix it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class MessageType:
     """The text with ``{}`` for each argument."""
     description: str
     """The problem in general, in a sentence."""
-    mend: str
-    """The way to mend it in general, in a sentence."""
+    fix: str
+    """The way to fix it in general, in a sentence."""
 
     @property
     def doc(self) -> str:
@@ -52,12 +52,12 @@ class AnalysisMessage:
 
     type: MessageType
     config: Config
-    """The object that is at fault, or that is to be mended. Of an object of Kubernetes the ``spec`` is plain data."""
+    """The object that is at fault, or that is to be fixed. Of an object of Kubernetes the ``spec`` is plain data."""
     path: str
     """Field, such as ``spec.http[0].route[0].destination.host``; empty for the object as a whole."""
     arguments: Sequence[object]
     own_mend: str = ""
-    """The way to mend this one, where more is known than for its type in general."""
+    """The way to fix this one, where more is known than for its type in general."""
     line: int = 0
     """1-based line of the field where the reader of the object noted it; 0: see ``places``."""
 
@@ -66,9 +66,9 @@ class AnalysisMessage:
         return self.type.template.format(*self.arguments)
 
     @property
-    def mend(self) -> str:
-        """The way to mend it, in a sentence."""
-        return self.own_mend or self.type.mend
+    def fix(self) -> str:
+        """The way to fix it, in a sentence."""
+        return self.own_mend or self.type.fix
 
     @property
     def object(self) -> str:

@@ -45,9 +45,9 @@ class Hosts:
     def __init__(self, picture: AnalysisInput) -> None:
         self._picture = picture
         self._at: dict[tuple[str, str], KnownHost] = {}
-        """By who may see it (``*`` or a namespace) and host."""
+        """Hosts by who may see them (``*`` or a namespace) and name."""
         self._wildcards: dict[str, list[tuple[str, KnownHost]]] = {}
-        """By the host without its star: who may see it, and the host."""
+        """Wildcard hosts by their name without the star: who may see each, and the host."""
         self._named: dict[str, list[KnownHost]] = {}
         for known in _known_hosts(picture):
             self._named.setdefault(known.host, []).append(known)
@@ -98,7 +98,7 @@ class Hosts:
         if not near and host.count(".") == 1:  # reviews.shop for reviews.shop.svc.cluster.local
             near = f"{host}.svc.{self._picture.domain}"
             near = near if near in self._named else ""
-        return near
+        return near if near != host else ""
 
     @cached_property
     def _by_first_label(self) -> Mapping[str, Sequence[str]]:
@@ -125,8 +125,8 @@ def _known_hosts(picture: AnalysisInput) -> Iterator[KnownHost]:
         visible = export_namespaces(spec.export_to, default, entry.namespace)
         selector = spec.workload_selector.labels if spec.workload_selector else {}
         for host in spec.hosts:
-            full = picture.full_host(host, entry.namespace)
-            yield KnownHost(full, entry.namespace, ports, visible, selector, entry)
+            # Unlike in other objects, a name without a dot is not short for that of a service in Kubernetes.
+            yield KnownHost(host.lower(), entry.namespace, ports, visible, selector, entry)
     for config in picture.of_kubernetes("Service"):
         ports = tuple(
             HostPort(int(p.get("port") or 0), str(p.get("name", "")), str(p.get("protocol", "")))

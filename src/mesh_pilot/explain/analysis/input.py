@@ -1,4 +1,4 @@
-"""The picture: a World or files at one moment, as immutable values, so that analyzers can run in any thread."""
+"""The picture: a World or files at one time, as immutable values, so that analyzers can run in any thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SecretKey = tuple[str, str]
 
 @attrs.frozen(eq=False)
 class AnalysisInput:
-    """A World, or files, at one moment."""
+    """A World, or files, at one time."""
 
     configs: Mapping[ConfigKey, Config] = MappingProxyType({})
     services: Mapping[ServiceKey, Service | None] = MappingProxyType({})
@@ -53,9 +53,9 @@ class AnalysisInput:
     traffic: SeenTraffic | None = None
     """The traffic that proxies have counted, where it is asked about."""
     is_whole: bool = True
-    """False: there may be registries beside, whose services are not here."""
+    """False: there may be registries next to, whose services are not here."""
     has_secrets: bool = True
-    """False: there may be a folder of secrets beside."""
+    """False: there may be a folder of secrets next to."""
     domain: str = "cluster.local"
     root: str = "istio-system"
     """The root namespace while there is no mesh config."""

@@ -88,10 +88,10 @@ class Analyzer(Protocol):
 
 
 def found(
-    type: MessageType, config: Config, path: str, *arguments: object, mend: str = "", line: int = 0
+    type: MessageType, config: Config, path: str, *arguments: object, fix: str = "", line: int = 0
 ) -> AnalysisMessage:
     """A message."""
-    return AnalysisMessage(type, config, path, arguments, mend, line)
+    return AnalysisMessage(type, config, path, arguments, fix, line)
 
 
 def full_name(config: Config) -> str:

@@ -13,7 +13,7 @@ from mesh_pilot.istio.reading.yaml import Document, load
 from mesh_pilot.model.config import Origin
 
 _FILES = ("MeshConfig", "MeshNetworks")
-"""Settings that are a file of their own."""
+"""Settings that are their own file."""
 
 
 class Places:

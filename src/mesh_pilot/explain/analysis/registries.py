@@ -1,4 +1,4 @@
 """The registries that networks may take endpoints from."""
 
 REGISTRIES = frozenset(("consul", "external", "kubernetes", "mock"))
-"""By name, in lower case."""
+"""The names of the registries, in lower case."""

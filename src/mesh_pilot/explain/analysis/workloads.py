@@ -33,7 +33,7 @@ class KnownWorkload:
     is_in_mesh: bool = True
     is_ambient: bool = False
     type: NodeType | None = None
-    """Of a connected proxy."""
+    """The type of a connected proxy."""
 
 
 class Workloads:

@@ -1,7 +1,7 @@
 """The comparison of what an Envoy has with what the control plane sent to it.
 
-What Envoy adds by itself does not count: static resources, defaults that it fills in, the order of names and endpoints,
-times, and the health that its own checks found.
+What Envoy adds on its own does not count: static resources, defaults that it fills in, the order of names and
+endpoints, times, and the health that its own checks found.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TypeComparison:
     """The resources of a type."""
 
     type: str
-    """Its abbreviation: ``CDS``."""
+    """The abbreviation of the type: ``CDS``."""
     title: str
     compared: int
     """Resources that the control plane sent."""
@@ -158,7 +158,7 @@ def _endpoint(message: Message, sent: Message) -> Any:
 
 
 def _hosts(message: Message) -> Iterator[tuple[str, Message, Message]]:
-    """Each endpoint with its address as a text and its group."""
+    """Each endpoint with its address as a string and its group."""
     for group in as_objects(message, "endpoints"):
         for each in as_objects(group, "lb_endpoints"):
             address, port = address_of(as_object(each, "endpoint").get("address"))
@@ -166,7 +166,7 @@ def _hosts(message: Message) -> Iterator[tuple[str, Message, Message]]:
 
 
 def _extension(message: Message, entry: Message) -> Any:
-    """The settings of an extension with a text in place of its module's bytes, as the control plane shows them."""
+    """The settings of an extension with a string in place of its module's bytes, as the control plane shows them."""
     shown = _plain(message, entry)
     source: Message = as_object(shown)
     for name in _MODULE:

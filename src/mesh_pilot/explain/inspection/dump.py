@@ -28,7 +28,7 @@ _NONE: Message = MappingProxyType({})
 
 
 class DumpError(Exception):
-    """No config dump can be read from a text; says why in one line."""
+    """No config dump can be read from a string; says why in one line."""
 
 
 class DumpState(StrEnum):
@@ -70,11 +70,11 @@ class ConfigDump:
     object_hosts: Mapping[str, Sequence[str]] = MappingProxyType({})
     """The hosts that each of these objects is for. Only in the plane's dump."""
     registries: Mapping[str, str] = MappingProxyType({})
-    """By host, the registry of a service that no object declares: ``Consul``. Only in the plane's dump."""
+    """Registries by host, for services that no object declares: ``Consul``. Only in the plane's dump."""
     host_statuses: Mapping[str, Sequence[Message]] = MappingProxyType({})
-    """By cluster, Envoy's ``HostStatus`` of each of its hosts, where ``/clusters`` was read too."""
+    """Envoy's ``HostStatus`` of each host by cluster, where ``/clusters`` was read too."""
     accepted: Mapping[str, bool] = MappingProxyType({})
-    """By type URL: True if the proxy accepted the last response. Only in the plane's dump."""
+    """Type URLs, each with True if the proxy accepted the last response. Only in the plane's dump."""
     states: Mapping[tuple[str, str], str] = MappingProxyType({})
     """The reasons why resources that were sent are not in use, by type URL and name. Only in the plane's dump."""
     kept_back: Mapping[str, str] = MappingProxyType({})
@@ -158,7 +158,7 @@ def read_dump(text: str | bytes, where: str = "the dump") -> ConfigDump:
         raise DumpError(f"{where} is not JSON: {error}; a config dump is what Envoy's /config_dump answers") from None
     good = [dump for dump in found if dump is not None]
     if not good:
-        raise DumpError(f"{where} is no config dump: it has no configs; Envoy's /config_dump answers with one")
+        raise DumpError(f"{where} is not a config dump: it has no configs; Envoy's /config_dump answers with one")
     return merged(*good)
 
 
@@ -172,9 +172,9 @@ def _documents(text: str) -> Iterator[Any]:
 
 
 def dump_of(document: Any) -> ConfigDump | None:
-    """The dump in a JSON value, or None if it is none."""
+    """The dump in a JSON value; None for a value that is not a dump."""
     # Three producers write dumps in as many shapes: Envoy an object with sections, istioctl the list of sections alone
-    # (in protobuf's camel case), Envoy's /clusters the state of hosts. A shape that none of them has is no dump.
+    # (in protobuf's camel case), Envoy's /clusters the state of hosts. A shape that none of them has is not a dump.
     if isinstance(document, list):
         sections = as_objects(document)
         if not any(_section_name(section) in _SECTIONS for section in sections):
@@ -376,7 +376,7 @@ def _made_from(entry: Message) -> tuple[str, ...]:
 
 
 def number_of(value: object) -> int:
-    """The value if it is a whole number, also as a text (protobuf's JSON of 64 bits), else 0."""
+    """The value if it is a whole number, also as a string (protobuf's JSON of 64 bits), else 0."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -43,7 +43,7 @@ class ReadFiles:
     refused_keys: frozenset[Key]
     """The objects that are refused, as far as they could be identified."""
     is_whole: bool
-    """False if nobody can tell which objects a part of the files holds."""
+    """False if it cannot be known which objects a part of the files holds."""
     passed_over: tuple[str, ...]
     """Files of other kinds, for people."""
 

@@ -17,5 +17,5 @@ def unknown_modules(world: World) -> list[Upsert]:
         if wasm is not None:
             ref = module_ref(wasm, config.namespace)
             if world.modules.peek(ref) is None:
-                found[ref] = Upsert(SOURCE, WasmModule(ref, sha256=ref.sha256 or f"of what is at {ref}"))
+                found[ref] = Upsert(SOURCE, WasmModule(ref, sha256=ref.sha256 or f"what is at {ref}"))
     return list(found.values())

@@ -1,4 +1,4 @@
-"""The World at a past revision, and the resources that a proxy was sent then: made anew, by the code that serves.
+"""The World at a past revision, and the resources that a proxy was sent then: made again, by the code that serves.
 
 No certificates or keys are made. Route tables come with all their virtual hosts in them, and all clusters are there,
 also for proxies that request these one by one.

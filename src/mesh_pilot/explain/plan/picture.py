@@ -19,7 +19,6 @@ import attrs
 import msgspec
 
 from mesh_pilot.api.istio.extensions.v1alpha1 import WasmConfig
-from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import ExtensionInForce, Item, Quarantine, Secret, WasmModule, item_key
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import CLUSTERS, NodeError, Proxy
@@ -65,14 +64,12 @@ class PlanePicture:
     settings: Mapping[str, str]
     """The `World.settings`."""
     revision: int = 0
-    split: bool = False
-    """True if Delta Envoys get virtual hosts as separate resources without asking."""
     version: str = ""
-    """Of mesh-pilot."""
+    """The version of mesh-pilot."""
     unsynced: tuple[str, ...] = ()
     """Sources whose first full picture the plane does not have yet."""
     is_whole: bool = True
-    """False: there may be registries and credentials beside, as beside a folder."""
+    """False: there may be registries and credentials next to, as next to a folder."""
     kept_back: Mapping[str, str] = attrs.field(factory=dict)
     """The objects, by name, that not all proxies have as they are written, and why."""
 
@@ -80,9 +77,7 @@ class PlanePicture:
 # -- on the plane
 
 
-def take_picture(
-    world: World, catalog: WorldCatalog, version: str, kept_back: Mapping[str, str] = MappingProxyType({})
-) -> Callable[[], Json]:
+def take_picture(world: World, version: str, kept_back: Mapping[str, str] = MappingProxyType({})) -> Callable[[], Json]:
     """The picture of a World as of now, which costs a shallow copy of its items, to be encoded as JSON by the function.
 
     That is for a thread: it gives others their turn after every few items.
@@ -93,7 +88,6 @@ def take_picture(
         "version": version,
         "revision": world.revision,
         "settings": dict(world.settings),
-        "split": catalog.split,
         "unsynced": list(world.unsynced()),
         "kept_back": dict(kept_back),
     }
@@ -164,16 +158,15 @@ def read_picture(value: Any) -> PlanePicture:
     """The picture in such JSON. Raises PictureError."""
     try:
         if value["format"] != FORMAT:
-            raise PictureError(f"its layout has number {value['format']}, this version of mesh-pilot reads {FORMAT}")
+            raise PictureError(f"the layout has number {value['format']}, this version of mesh-pilot reads {FORMAT}")
         items = {
             source: {item_key(item): item for item in _unpacked(text)} for source, text in value["sources"].items()
         }
         settings = {name: str(text) for name, text in value["settings"].items()}
         unsynced = tuple(map(str, value["unsynced"]))
-        split, version = bool(value["split"]), str(value["version"])
         kept_back = {str(name): str(why) for name, why in value.get("kept_back", {}).items()}
-        revision = int(value["revision"])
-        return PlanePicture(items, settings, revision, split, version, unsynced, kept_back=kept_back)
+        revision, version = int(value["revision"]), str(value["version"])
+        return PlanePicture(items, settings, revision, version, unsynced, kept_back=kept_back)
     except (KeyError, TypeError, AttributeError, CodecError, msgspec.MsgspecError, zlib.error, binascii.Error) as error:
         raise PictureError(f"{type(error).__name__}: {error}") from None
 

@@ -8,7 +8,7 @@ One World takes the changes as the plane's would, so that a plan, like a push, c
 
 Two Worlds from scratch, compared, would be simpler; but it would be twice the work, and say nothing of order, responses
 and bytes. An overlay in the plane itself would share all that is derived already; but the World belongs to the plane's
-event loop, and the differences of a hundred proxies take it seconds in which nobody is pushed anything. So it is the
+event loop, and the differences of a hundred proxies take it seconds in which no proxy is pushed anything. So it is the
 client that computes, from a picture of the plane. Proxies are looked at in hundreds, for which the World takes the
 change and gives it back: each holds references to all its resources. Decision 021 has the measurements.
 """
@@ -95,7 +95,7 @@ class PlannedResource:
     proxies: tuple[str, ...]
     """Names."""
     causes: tuple[ObjectChange, ...]
-    """The changed objects that it follows from; empty if nobody can tell."""
+    """The changed objects that it follows from; empty if they cannot be known."""
 
 
 @attrs.frozen
@@ -106,7 +106,7 @@ class Plan:
     proxies: tuple[ProxyPlan, ...]
     """All proxies that were looked at, by name."""
     resources: tuple[PlannedResource, ...]
-    """By type in the order in which they are sent, and name."""
+    """Resources by type, in the order in which they are sent, and name."""
     new_findings: tuple[AnalysisMessage, ...]
     gone_findings: tuple[AnalysisMessage, ...]
     failures: tuple[str, ...]
@@ -147,7 +147,7 @@ class Planner:
         self._at_once = at_once
         self.world = past_world(picture.items, picture.settings)
         self.world.apply(unknown_modules(self.world))
-        self._catalog = WorldCatalog(self.world, split=picture.split)
+        self._catalog = WorldCatalog(self.world)
         self._encoder = Encoder(f"mesh-pilot {picture.version}")
         self._known: dict[tuple[str, str, str], References] = {}
 

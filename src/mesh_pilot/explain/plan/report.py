@@ -122,7 +122,7 @@ def _finding_json(message: AnalysisMessage) -> Json:
         "where": finding_place(message),
         "field": message.path,
         "reason": message.text,
-        "mend": message.mend,
+        "fix": message.fix,
     }
 
 
@@ -134,7 +134,7 @@ def finding_place(message: AnalysisMessage) -> str:
 
 
 def counts(proxy: ProxyPlan) -> dict[str, Json]:
-    """By type, how many resources a proxy gets, gets anew, and loses."""
+    """The numbers of resources that a proxy gets, gets again, and loses, by type."""
     found: dict[str, Counter[str]] = {}
     for change in proxy.changes:
         action = "added" if change.before is None else "removed" if change.after is None else "changed"
@@ -315,7 +315,7 @@ def size(count: int) -> str:
 
 
 def printable(text: str) -> str:
-    """A text of one line in which what is not printable is escaped."""
+    """The string as one line, in which what is not printable is escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)

@@ -86,7 +86,7 @@ MENDS: Mapping[TruthState, str] = {
     TruthState.CANARY: "mesh-pilot rollout status says what it waits for",
     TruthState.WARMING: "mesh-pilot proxy-status says what the proxy waits for",
 }
-"""The ends of states, for people; what is held has a command of its own, and the others need none."""
+"""The ends of states, for people; what is held has its own command, and the others need none."""
 
 
 @attrs.frozen
@@ -111,7 +111,7 @@ class Truth:
         return f"{self.state}: {self.why}" if self.why else str(self.state)
 
     @property
-    def mend(self) -> str:
+    def fix(self) -> str:
         """The way to end it, for people; empty if nothing needs to be done."""
         return self.command or MENDS.get(self.state, "")
 
@@ -137,11 +137,11 @@ class GateFacts:
     is_trial: bool = False
     """True if it is withheld to find out what the proxy refuses."""
     change: NewValue | None = None
-    """The change of it that a rollout has given to some proxies only,"""
+    """The change of it that a rollout has given to some proxies only."""
     has_new: bool = False
-    """whether this proxy is one of them,"""
+    """True if this proxy is one of them."""
     rollout: str = ""
-    """and where the rollout is, or why it was taken back."""
+    """The step that the rollout has reached, or why it was taken back."""
     resources: tuple[Truth, ...] = ()
     """The states of the resources that the proxy has and that are made of it."""
 

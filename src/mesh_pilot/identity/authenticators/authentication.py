@@ -1,7 +1,7 @@
 """The identity of a caller: authenticators in order, and the node that a proxy claims to be against what is proven.
 
 The first authenticator that vouches for the caller decides. A caller that shows evidence of which none is accepted is
-refused, with all reasons; one that shows none is nobody: served configuration in plaintext, but no private key, and
+refused, with all reasons; one that shows none is anonymous: served configuration in plaintext, but no private key, and
 refused over TLS.
 
 The namespace that counts is the one that configuration is generated for: metadata NAMESPACE, else that of the node id.
@@ -71,10 +71,10 @@ class Authentication:
         """
         if credentials.metadata and not (credentials.tls or is_local(credentials.address)):
             if not TOKEN_HEADERS.isdisjoint(credentials.metadata):
-                text = "its token came in plaintext, where it may have been overheard: replace it"
+                text = "the token came in plaintext, where it may have been overheard: replace it"
                 self.denials.note(credentials.address, NOBODY, "plaintext_token", text)
             credentials = attrs.evolve(credentials, metadata={})
-        # All evidence is looked at, as a caller may show a certificate that has ended and a token that has not. The
+        # All evidence is looked at, as a caller may show a certificate that ended and a token that has not. The
         # first that proves something wins; a final error (of a forged token, say) ends the search.
         errors: list[AuthenticationError] = []
         unavailable: AuthenticatorUnavailable | None = None

@@ -42,9 +42,9 @@ class ClientCertificate:
         certificate = read_certificate(credentials.certificate)
         ended = certificate.not_valid_after_utc
         if self._now() > ended:
-            raise AuthenticationError("expired", f"its certificate ended at {ended:%F %T} UTC")
+            raise AuthenticationError("expired", f"the certificate ended at {ended:%F %T} UTC")
         if self._is_revoked(certificate):
-            raise AuthenticationError("revoked", "its certificate is revoked")
+            raise AuthenticationError("revoked", "the certificate is revoked")
         identity = identity_in(_spiffe_ids(certificate), self._trust_domains())
         return None if (identity.namespace, identity.service_account) in self._gateways else identity
 
@@ -53,19 +53,19 @@ def identity_in(spiffe_ids: tuple[str, ...], trust_domains: TrustDomains) -> Ide
     """The one identity of a certificate. Raises AuthenticationError."""
     if len(spiffe_ids) != 1:
         found = f"{len(spiffe_ids)} SPIFFE names" if spiffe_ids else "no SPIFFE name"
-        raise AuthenticationError("spiffe_names", f"its certificate has {found}; exactly one is needed")
+        raise AuthenticationError("spiffe_names", f"the certificate has {found}; exactly one is needed")
     identity = parse_identity(spiffe_ids[0])
     if identity is None:
         raise AuthenticationError(
             "spiffe_form",
-            f"its certificate is for {spiffe_ids[0]!r}, and that is not of the form "
+            f"the certificate is for {spiffe_ids[0]!r}, and that is not of the form "
             "spiffe://<trust domain>/ns/<namespace>/sa/<service account>",
         )
     if identity.trust_domain not in trust_domains:
         known = ", ".join(sorted({trust_domains.own, *trust_domains.aliases}))
         raise AuthenticationError(
             "trust_domain",
-            f"its certificate is for {identity}, and {identity.trust_domain} is not a trust domain of this mesh "
+            f"the certificate is for {identity}, and {identity.trust_domain} is not a trust domain of this mesh "
             f"({known}); if it should be one, add it to trustDomainAliases",
         )
     return Identity(trust_domains.own, identity.namespace, identity.service_account)
@@ -77,7 +77,7 @@ def read_certificate(certificate: bytes) -> x509.Certificate:
     try:
         return x509.load_der_x509_certificate(certificate)
     except ValueError as error:
-        raise AuthenticationError("certificate_form", f"its certificate cannot be read: {error}") from None
+        raise AuthenticationError("certificate_form", f"the certificate cannot be read: {error}") from None
 
 
 def _spiffe_ids(certificate: x509.Certificate) -> tuple[str, ...]:
@@ -87,6 +87,6 @@ def _spiffe_ids(certificate: x509.Certificate) -> tuple[str, ...]:
     except x509.ExtensionNotFound:
         return ()
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
-        raise AuthenticationError("certificate_form", f"its certificate cannot be read: {error}") from None
+        raise AuthenticationError("certificate_form", f"the certificate cannot be read: {error}") from None
     uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
     return tuple(uri for uri in uris if uri.startswith(SCHEME))

@@ -51,29 +51,29 @@ class CompactToken:
         return as_string(self.claims, "iss")
 
     def text(self, claim: str) -> str:
-        """A claim that must be there, and a text. Raises AuthenticationError."""
+        """A claim that must be there, and a string. Raises AuthenticationError."""
         value = self._required(claim)
         if not isinstance(value, str) or not value:
-            raise AuthenticationError("claim_form", f"its token has the claim {claim!r}, and that is no text")
+            raise AuthenticationError("claim_form", f"the token has the claim {claim!r}, and that is not a string")
         return value
 
     def check_times(self, now: float) -> None:
         """Refuse a token that is not in force at a time, in seconds since 1970. Raises AuthenticationError."""
         if self._seconds("exp") <= now - LEEWAY_SECONDS:
-            raise AuthenticationError("expired", "its token has expired; a new one is needed")
+            raise AuthenticationError("expired", "the token has expired; a new one is needed")
         begins = [self._seconds("iat"), *([self._seconds("nbf")] if "nbf" in self.claims else [])]
         if max(begins) > now + LEEWAY_SECONDS:
-            raise AuthenticationError("not_yet_valid", "its token is not valid yet; compare the clocks")
+            raise AuthenticationError("not_yet_valid", "the token is not valid yet; compare the clocks")
 
     def check_audience(self, audiences: Collection[str]) -> None:
         """Refuse a token that is for somebody else. Raises AuthenticationError."""
         found = self._required("aud")
         named = [found] if isinstance(found, str) else found
         if not isinstance(named, list) or not all(isinstance(audience, str) for audience in named):
-            raise AuthenticationError("claim_form", "its token has an audience ('aud') that is neither text nor texts")
+            raise AuthenticationError("claim_form", "the token has an audience ('aud') that is not a string or strings")
         if set(named).isdisjoint(audiences):
             raise AuthenticationError(
-                "audience", f"its token is for {shown(', '.join(named))}, and not for {', '.join(sorted(audiences))}"
+                "audience", f"the token is for {shown(', '.join(named))}, and not for {', '.join(sorted(audiences))}"
             )
 
     def _seconds(self, claim: str) -> float:
@@ -83,11 +83,11 @@ class CompactToken:
                 return float(value)
         except OverflowError:
             pass
-        raise AuthenticationError("claim_form", f"its token has the claim {claim!r}, and that is no time")
+        raise AuthenticationError("claim_form", f"the token has the claim {claim!r}, and that is not a time")
 
     def _required(self, claim: str) -> object:
         if claim not in self.claims:
-            raise AuthenticationError("claim_missing", f"its token has no claim {claim!r}")
+            raise AuthenticationError("claim_missing", f"the token has no claim {claim!r}")
         return self.claims[claim]
 
 
@@ -102,27 +102,27 @@ def token_in(credentials: Credentials) -> str | None:
 def read_token(text: str) -> CompactToken:
     """Read a token; its algorithm is one of ``ALGORITHMS``. Raises AuthenticationError."""
     if len(text) > MAX_BYTES:
-        raise AuthenticationError("token_size", f"its token has {len(text)} bytes; at most {MAX_BYTES} are read")
+        raise AuthenticationError("token_size", f"the token has {len(text)} bytes; at most {MAX_BYTES} are read")
     try:
         signature = jws.extract_compact(text.encode("ascii"), registry=_Registry())
         header, claims = signature.protected, json.loads(signature.payload)
     except (JoseError, ValueError, TypeError, AttributeError, RecursionError):
         # The library expects the header to be an object; its texts could repeat what was sent.
-        raise AuthenticationError("token_form", "its token is no JSON Web Token") from None
+        raise AuthenticationError("token_form", "the token is not a JSON Web Token") from None
     if not isinstance(header, dict) or not isinstance(claims, dict):
-        raise AuthenticationError("token_form", "its token is no JSON Web Token: its parts are not JSON objects")
+        raise AuthenticationError("token_form", "the token is not a JSON Web Token: its parts are not JSON objects")
     algorithm, kind, key_id = header.get("alg"), header.get("typ", "JWT"), header.get("kid")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise AuthenticationError(
             "algorithm",
-            f"its token is signed by {shown(algorithm)}; only {', '.join(sorted(ALGORITHMS))} prove anything",
+            f"the token is signed by {shown(algorithm)}; only {', '.join(sorted(ALGORITHMS))} prove anything",
         )
     if "crit" in header:
-        raise AuthenticationError("token_form", "its token has a header ('crit') with rules that are not known here")
+        raise AuthenticationError("token_form", "the token has a header ('crit') with rules that are not known here")
     if not isinstance(kind, str) or kind.lower() not in TYPES:
-        raise AuthenticationError("token_type", f"its token is of the type {shown(kind)}, which names nobody")
+        raise AuthenticationError("token_type", f"the token is of the type {shown(kind)}, which names no workload")
     if key_id is not None and not isinstance(key_id, str):
-        raise AuthenticationError("token_form", "its token has a key id ('kid') that is no text")
+        raise AuthenticationError("token_form", "the token has a key id ('kid') that is not a string")
     return CompactToken(signature, algorithm, key_id, claims)
 
 

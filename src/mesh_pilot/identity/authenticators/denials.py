@@ -33,7 +33,7 @@ class Denials:
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._now = now
         self.counts: Counter[tuple[str, str]] = Counter()
-        """By authenticator and reason."""
+        """Counts by authenticator and reason."""
         self.latest: deque[Denial] = deque(maxlen=LATEST)
 
     def note(self, peer: str, authenticator: str, reason: str, text: str) -> None:

@@ -1,7 +1,7 @@
 """Keys of an issuer: fetched when a token first needs them, again when they are old or one is missing.
 
 Whatever tokens are shown, an issuer is asked at most once in ``RETRY_SECONDS``. While it does not answer, the last keys
-stay in force.
+are kept.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class IssuerKeys:
     """
 
     def __init__(self, issuer: TokenIssuer, *, fetch: Fetch | None = None) -> None:
-        """Raises TokenIssuerError for keys in the rule that are none."""
+        """Raises TokenIssuerError for keys in the rule that cannot be read."""
         self._issuer = issuer
         self._fetch = fetch or fetching(issuer)
         self._keys: tuple[IssuerKey, ...] | None = None
@@ -84,10 +84,10 @@ class IssuerKeys:
             return found
         if self._keys is None or self._trouble:
             raise AuthenticatorUnavailable(
-                f"the keys of the issuer {self._issuer.issuer} cannot be had now; the control plane's log says why"
+                f"the keys of the issuer {self._issuer.issuer} is not available now; the control plane's log says why"
             )
         raise AuthenticationError(
-            "unknown_key", f"its token is signed with a key that {self._issuer.issuer} does not have"
+            "unknown_key", f"the token is signed with a key that {self._issuer.issuer} does not have"
         )
 
     def _fitting(self, key_id: str | None, algorithm: str) -> tuple[IssuerKey, ...]:
@@ -115,7 +115,7 @@ class IssuerKeys:
             except FetchError as error:
                 trouble = str(error)
         if trouble and trouble != self._trouble:
-            meanwhile = "its tokens cannot be checked" if self._keys is None else "the last keys stay in force"
+            meanwhile = "the issuer's tokens cannot be checked" if self._keys is None else "the last keys are kept"
             log.warning(
                 "keys of an issuer cannot be fetched", issuer=self._issuer.issuer, reason=trouble, meanwhile=meanwhile
             )

@@ -53,19 +53,27 @@ class JsonWebToken:
                 return None
             known = ", ".join(self._issuers) or "none: --jwt-rules names them"
             raise AuthenticationError(
-                "issuer", f"its token is of the issuer {shown(token.issuer)}; believed here: {known}"
+                "issuer", f"the token is of the issuer {shown(token.issuer)}; believed here: {known}"
             )
         issuer, keys = self._issuers[token.issuer]
-        if token.algorithm not in issuer.algorithms:
-            raise AuthenticationError(
-                "algorithm",
-                f"its token is signed by {token.algorithm}, which the rule of {issuer.issuer} does not permit",
-            )
-        if not any(_verifies(token, key) for key in await keys.find(token.key_id, token.algorithm)):
-            raise AuthenticationError("signature", f"its token is not signed by {issuer.issuer}, or was changed since")
-        token.check_times(self._now())
-        token.check_audience(issuer.audiences)
+        await check_token(token, issuer, keys, self._now())
         return identity_of(self._trust_domains().own, *issuer.names(token))
+
+
+async def check_token(token: CompactToken, issuer: TokenIssuer, keys: IssuerKeys, now: float) -> None:
+    """Refuse a token that its issuer did not sign, that is not in force at a time, or that is for somebody else.
+
+    ``now``: seconds since 1970. Raises AuthenticationError, and AuthenticatorUnavailable while that cannot be told.
+    """
+    if token.algorithm not in issuer.algorithms:
+        raise AuthenticationError(
+            "algorithm",
+            f"the token is signed by {token.algorithm}, which the rule of {issuer.issuer} does not permit",
+        )
+    if not any(_verifies(token, key) for key in await keys.find(token.key_id, token.algorithm)):
+        raise AuthenticationError("signature", f"the token is not signed by {issuer.issuer}, or was changed since")
+    token.check_times(now)
+    token.check_audience(issuer.audiences)
 
 
 def identity_of(trust_domain: str, namespace: str, service_account: str) -> Identity:
@@ -74,7 +82,7 @@ def identity_of(trust_domain: str, namespace: str, service_account: str) -> Iden
     if identity is None:
         raise AuthenticationError(
             "claim_form",
-            f"its token is for the namespace {shown(namespace)} and the service account {shown(service_account)}; "
+            f"the token is for the namespace {shown(namespace)} and the service account {shown(service_account)}; "
             "names are of lower-case letters, digits and '-', as in Kubernetes",
         )
     return identity

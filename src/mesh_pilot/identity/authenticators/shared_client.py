@@ -1,4 +1,4 @@
-"""A client that calls share: opened by the first, closed after the last, so that nothing has to run beside them."""
+"""A client that calls share: opened by the first, closed after the last, so that nothing has to run next to them."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class TokenIssuer:
     """The URL of its keys; empty: as its ``/.well-known/openid-configuration`` says, unless they are given here."""
     jwks: str = attrs.field(default="", repr=False)
     jwks_file: Path | None = None
-    """Its keys, in a file that is read again when they are looked for in vain."""
+    """The issuer's keys, in a file that is read again when a key is not found."""
     ca_file: Path | None = None
     """The CA of its server; None: those that the system trusts."""
     allow_http: bool = False
@@ -87,7 +87,7 @@ def service_account_names(subject: str) -> tuple[str, str]:
         case [namespace, name] if subject.startswith(SERVICE_ACCOUNT_SUBJECT):
             return namespace, name
     raise AuthenticationError(
-        "claim_form", f"its token is for {shown(subject)}, which is no {SERVICE_ACCOUNT_SUBJECT}<namespace>:<name>"
+        "claim_form", f"the token is for {shown(subject)}, which is not {SERVICE_ACCOUNT_SUBJECT}<namespace>:<name>"
     )
 
 
@@ -95,7 +95,7 @@ def claim_text(claims: Mapping[str, Any], path: Sequence[str]) -> str:
     """The text at a path of claims. Raises AuthenticationError."""
     value = _claim(claims, path)
     if not isinstance(value, str) or not value:
-        raise AuthenticationError("claim_form", f"its token has the claim {'/'.join(path)!r}, and that is no text")
+        raise AuthenticationError("claim_form", f"the token has the claim {'/'.join(path)!r}, and that is not a string")
     return value
 
 
@@ -103,7 +103,7 @@ def _claim(claims: Mapping[str, Any], path: Sequence[str]) -> object:
     value: object = claims
     for name in path:
         if not isinstance(value, Mapping) or name not in value:
-            raise AuthenticationError("claim_missing", f"its token has no claim {'/'.join(path)!r}")
+            raise AuthenticationError("claim_missing", f"the token has no claim {'/'.join(path)!r}")
         value = value[name]
     return value
 
@@ -112,7 +112,7 @@ def _check_claim(claims: Mapping[str, Any], path: Sequence[str], allowed: Sequen
     value = _claim(claims, path)
     found = value if isinstance(value, list) else [value]
     if not any(type(one) is type(other) and one == other for one in found for other in allowed):
-        raise AuthenticationError("claim_value", f"its token has a claim {'/'.join(path)!r} with another value")
+        raise AuthenticationError("claim_value", f"the token has a claim {'/'.join(path)!r} with another value")
 
 
 def read_issuers(path: Path) -> tuple[TokenIssuer, ...]:
@@ -173,13 +173,13 @@ def _reason(values: Mapping[str, Any]) -> str:
 
 def _text(value: object, _: Path) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError("is not a text")
+        raise ValueError("is not a string")
     return value
 
 
 def _texts(value: object, _: Path) -> frozenset[str]:
     if not isinstance(value, list) or not value or not all(isinstance(one, str) and one for one in value):
-        raise ValueError("is not a list of texts")
+        raise ValueError("is not a list of strings")
     return frozenset(value)
 
 
@@ -205,10 +205,10 @@ def _template(value: object, folder: Path) -> ClaimTemplate:
     if found is None:
         raise ValueError("is not a name with at most one {claim} in it")
     before, claim, after = found.groups(default="")
-    return ClaimTemplate(before, _path(claim) if claim else (), after)
+    return ClaimTemplate(before, claim_path(claim) if claim else (), after)
 
 
-def _path(claim: str) -> tuple[str, ...]:
+def claim_path(claim: str) -> tuple[str, ...]:
     """``name``, or ``[outer][inner]`` as Istio writes claims within claims."""
     if _NESTED.fullmatch(claim):
         return tuple(claim[1:-1].split("]["))
@@ -223,8 +223,8 @@ def _claims(value: object, _: Path) -> Mapping[tuple[str, ...], tuple[object, ..
     found = {}
     for name, values in value.items():
         if not isinstance(values, list) or not all(isinstance(one, str | int | bool) for one in values):
-            raise ValueError(f"has {name!r} without a list of texts, numbers, true or false")
-        found[_path(name)] = tuple(values)
+            raise ValueError(f"has {name!r} without a list of strings, numbers, true or false")
+        found[claim_path(name)] = tuple(values)
     return found
 
 

@@ -48,7 +48,7 @@ class ForwardedCertificate:
         if not await self._is_trusted(credentials):
             raise AuthenticationError(
                 "xfcc_stranger",
-                f"it sends {HEADER}, and is no gateway that may: neither its address nor its certificate is named",
+                f"it sends {HEADER}, and is not a gateway that may: neither its address nor its certificate is named",
             )
         try:
             last = list(elements(header))[-1]

@@ -1,7 +1,7 @@
 """The CA of a running control plane: signs with what its store has now, and follows changes of the store.
 
 A change that can't be used is reported, and what was read before is kept. A root that disappears from the files
-of an outside CA stays trusted for a while (``issued``); a restart, or ``rotate finish`` for a root of our own, drops it
+of an outside CA stays trusted for a while (``issued``); a restart, or ``rotate finish`` for our own root, drops it
 at once.
 """
 
@@ -215,7 +215,7 @@ class Authority:
 
     def warnings(self) -> tuple[str, ...]:
         """Lines for an operator: files that can't be used, certificates that end soon, roots that are kept."""
-        lines = [f"the previous files stay in force: {self._problem}"] if self._problem else []
+        lines = [f"the previous files are kept: {self._problem}"] if self._problem else []
         now = self._now()
         for certificate in (self._material.issuer.certificate, *self._material.path):
             if certificate.not_valid_after_utc - now < ENDS_SOON:
@@ -231,7 +231,7 @@ class Authority:
         return tuple(lines)
 
     async def run(self, store: MaterialStore) -> None:
-        """Follow the store for ever, and look at the clock: revocation lists end, too."""
+        """Follow the store forever, and look at the clock: revocation lists end, too."""
         while True:
             try:
                 with trio.move_on_after(min(self._issued.seconds_to_next_drop(), LOOK_SECONDS)) as waiting:
@@ -304,7 +304,7 @@ class Authority:
 
     def _report(self, problem: str) -> None:
         if problem and problem != self._problem:
-            log.warning("the CA's files cannot be used; the previous ones stay in force", reason=problem)
+            log.warning("the CA's files cannot be used; the previous ones are kept", reason=problem)
         self._problem = problem
 
 

@@ -1,6 +1,6 @@
 """Certificates and revocation lists, made and signed: roots, leaves, CRLs. Pure, but for serial numbers and keys.
 
-After RFC 5280 and the SPIFFE X.509-SVID document: a leaf has one URI name, no subject, and is no CA.
+After RFC 5280 and the SPIFFE X.509-SVID document: a leaf has one URI name, no subject, and is not a CA.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def make_crl(
 ) -> x509.CertificateRevocationList:
     """A list that revokes ``serials`` besides those of ``last``, the previous list of the issuer.
 
-    It is in force for as long as its issuer: Envoy refuses everybody once a list has ended.
+    It is in force for as long as its issuer: Envoy refuses everybody once a list ended.
     """
     revoked = {entry.serial_number: entry for entry in (last or ())}
     number = 1
@@ -164,7 +164,7 @@ def _server_name(name: str) -> x509.GeneralName:
     try:
         return x509.DNSName(name)
     except ValueError:
-        raise SigningError(f"{name!r} is no DNS name") from None
+        raise SigningError(f"{name!r} is not a DNS name") from None
 
 
 def _authority_key(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:

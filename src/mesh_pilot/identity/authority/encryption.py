@@ -36,7 +36,7 @@ def sealed(files: Mapping[str, bytes], keys: Sequence[bytes], place: str) -> byt
 
 
 def opened(text: bytes, keys: Sequence[bytes], place: str) -> dict[str, bytes]:
-    """The files of such a text. Raises StoreError, also for plaintext where there are keys."""
+    """The files of such a string. Raises StoreError, also for plaintext where there are keys."""
     try:
         document = json.loads(text)
         found, how = document["format"], document["encryption"]

@@ -1,6 +1,6 @@
 """The CA's files in a folder, which replicas may share: keys are for their owner only, changes happen all at once.
 
-A change is first written in full into a folder beside the files, which is then renamed to ``.commit``; from then on
+A change is first written in full into a folder next to the files, which is then renamed to ``.commit``; from then on
 it counts. Whoever reads next completes it if its writer died. Files that an operator copies in are read when they
 have stopped changing. Symbolic links are followed for reading (mounted Kubernetes secrets are links) and replaced,
 never followed, by writing. All of it happens in a worker thread, with a time limit: the folder may be on a network.
@@ -52,8 +52,11 @@ _Stamps = tuple[tuple[str, int, int, int], ...]
 class FolderStore:
     """A folder. Mutable state: the stamps of the files that were last read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: frozenset[str] = FILES, keys: frozenset[str] = KEYS) -> None:
+        """``files``: the names that it keeps; ``keys``: those of them that are private."""
         self._folder = folder
+        self._files = files
+        self._keys = keys
         self._seen: tuple[str, _Stamps] | None = None
         self._turn = trio.CapacityLimiter(1)
 
@@ -77,7 +80,7 @@ class FolderStore:
 
     async def write(self, files: Mapping[str, bytes], expected: str) -> None:
         """See ``MaterialStore``. If cancelled, or if it fails for the time that it took, it may be done later."""
-        assert files.keys() <= FILES
+        assert files.keys() <= self._files
         await self._answer(partial(self._write, files, expected))
 
     async def changed(self, version: str) -> None:
@@ -89,7 +92,7 @@ class FolderStore:
     async def _answer(self, ask: Callable[[], T]) -> T:
         """The result of a function that asks the file system, which may be one that hangs. Raises StoreError.
 
-        A thread that hangs is waited for by those after it: there is never more than one.
+        Later calls wait for a thread that hangs: there is never more than one.
         """
         with _as_store_errors(self._folder), trio.move_on_after(ANSWER_SECONDS):
             return await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=self._turn)
@@ -99,7 +102,7 @@ class FolderStore:
         """The files and their stamps; None if they are changing."""
         if (self._folder / _COMMIT).exists():
             with _locked(self._folder):
-                _complete(self._folder)
+                self._complete()
         before = self._stamps()
         with suppress(FileNotFoundError):
             files = {name: self._content(name) for name, *_ in before}
@@ -110,17 +113,17 @@ class FolderStore:
     def _write(self, files: Mapping[str, bytes], expected: str) -> None:
         _make(self._folder)
         with _locked(self._folder):
-            _complete(self._folder)
+            self._complete()
             names = [name for name, *_ in self._stamps()]
             if StoredFiles({name: self._content(name) for name in names}).version != expected:
-                raise StoreConflict(f"{self._folder}: its files have changed meanwhile; try again")
-            _commit(self._folder, {**dict.fromkeys(names, _REMOVED), **files})
-            _complete(self._folder)
+                raise StoreConflict(f"{self._folder}: its files have changed; try again")
+            self._commit({**dict.fromkeys(names, _REMOVED), **files})
+            self._complete()
 
     def _stamps(self) -> _Stamps:
         """A value that differs after any file was replaced or written: name, inode, mtime, size."""
         found = []
-        for name in sorted(FILES):
+        for name in sorted(self._files):
             try:
                 status = (self._folder / name).stat()
             except FileNotFoundError:
@@ -134,12 +137,41 @@ class FolderStore:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise StoreError(f"{path}: is not a file")
-            if name in KEYS:
+            if name in self._keys:
                 _check_private(path, status)
                 _check_folder(self._folder)
             if status.st_size > MAX_BYTES:
                 raise StoreError(f"{path}: has {status.st_size} bytes, over {MAX_BYTES}")
             return file.read()
+
+    def _commit(self, change: Mapping[str, bytes]) -> None:
+        """Decide on a change; ``_complete`` carries it out. The lock is held."""
+        folder = self._folder
+        new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+        try:
+            for name, content in change.items():
+                write_new(new / name, content, 0o600 if name in self._keys else 0o644)
+            sync_folder(new)
+            new.rename(folder / _COMMIT)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        sync_folder(folder)
+
+    def _complete(self) -> None:
+        """Carry out what ``.commit`` holds; safe to repeat. The lock is held."""
+        commit = self._folder / _COMMIT
+        if not commit.exists():
+            return
+        for name in sorted(self._files):
+            staged = commit / name
+            if staged.exists():
+                if staged.stat().st_size:
+                    staged.replace(self._folder / name)
+                else:
+                    (self._folder / name).unlink(missing_ok=True)
+        sync_folder(self._folder)
+        shutil.rmtree(commit)
 
 
 def _check_private(path: Path, status: os.stat_result) -> None:
@@ -161,36 +193,6 @@ def _check_folder(folder: Path) -> None:
 
 def _make(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def _commit(folder: Path, change: Mapping[str, bytes]) -> None:
-    """Decide on a change; ``_complete`` carries it out. The lock is held."""
-    new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
-    try:
-        for name, content in change.items():
-            write_new(new / name, content, 0o600 if name in KEYS else 0o644)
-        sync_folder(new)
-        new.rename(folder / _COMMIT)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
-    sync_folder(folder)
-
-
-def _complete(folder: Path) -> None:
-    """Carry out what ``.commit`` holds; safe to repeat. The lock is held."""
-    commit = folder / _COMMIT
-    if not commit.exists():
-        return
-    for name in sorted(FILES):
-        staged = commit / name
-        if staged.exists():
-            if staged.stat().st_size:
-                staged.replace(folder / name)
-            else:
-                (folder / name).unlink(missing_ok=True)
-    sync_folder(folder)
-    shutil.rmtree(commit)
 
 
 @contextmanager

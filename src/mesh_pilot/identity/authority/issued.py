@@ -1,7 +1,7 @@
 """Certificates that a CA has signed in this run, and removed roots that are trusted for as long as these are in force.
 
 A root that disappears from the files of an outside CA stays trusted until the last certificate that was signed under it
-here has ended: files that are replaced in the wrong order cost no connection.
+here ended: files that are replaced in the wrong order cost no connection.
 """
 
 from __future__ import annotations

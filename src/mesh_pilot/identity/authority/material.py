@@ -132,7 +132,7 @@ def read_material(files: Mapping[str, bytes], place: str, now: datetime) -> Mate
     roots = reader.certificates(ROOTS)
     for root in roots:
         if not is_self_signed(root):
-            raise reader.error(ROOTS, f"{_name(root)} is not self-signed, so it is no root; it belongs into {CHAIN}")
+            raise reader.error(ROOTS, f"{_name(root)} is not self-signed, so it is not a root; it belongs into {CHAIN}")
     path = reader.path(issuer.certificate, roots)
     pairs = {
         name: reader.pair(certificate, key) if certificate in files or key in files else None

@@ -19,7 +19,7 @@ class AuthoritySettings:
     workload_cert_ttl: timedelta = _flag(
         "--workload-cert-ttl",
         default=timedelta(hours=24),
-        help="Lifetime of certificates where nobody asks for another.",
+        help="Lifetime of certificates, unless another is asked for.",
     )
     max_workload_cert_ttl: timedelta = _flag(
         "--max-workload-cert-ttl",

@@ -18,7 +18,7 @@ class StoreError(Exception):
 
 
 class StoreConflict(StoreError):
-    """The files have changed since they were read: read them again and decide anew."""
+    """The files have changed since they were read: read them again and decide again."""
 
 
 @attrs.frozen
@@ -50,7 +50,7 @@ class MaterialStore(Protocol):
         ...
 
     async def write(self, files: Mapping[str, bytes], expected: str) -> None:
-        """Replace all files by these at once, also if this process ends meanwhile; a name that is absent is removed.
+        """Replace all files by these at once, also if this process ends halfway; a name that is absent is removed.
 
         ``expected`` is the version that was read. Raises StoreConflict if that is not what is there now, StoreError.
         """

@@ -106,10 +106,10 @@ class Issuer:
         self._sets: dict[Identity, IdentitySet] = {}
         self._due: list[tuple[datetime, int, IdentitySet]] = []
         self._order = count()
-        """Of sets that are due at the same time."""
+        """The order of sets that are due at the same time."""
         self._signing = 0
         self._outdated = 0
-        """How often all certificates were to be replaced."""
+        """The number of times that all certificates were to be replaced."""
         self._wake = trio.Event()
         """The loop has something new to look at."""
         self.root = roots_secret(trust)
@@ -133,7 +133,7 @@ class Issuer:
         return self._roots_set
 
     async def run(self) -> None:
-        """Sign what is due and forget what is not needed, for ever. If cancelled, what is signed stays."""
+        """Sign what is due and forget what is not needed, forever. If cancelled, what is signed stays."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
             while True:
@@ -207,7 +207,7 @@ class Issuer:
         return is_known and not secrets.is_signing and secrets.renew_at == at
 
     def _seconds_to_next(self) -> float:
-        """The time to wait; the wall clock may be set meanwhile, so it is looked at now and then."""
+        """The time to wait; the wall clock may be set during it, so it is looked at now and then."""
         if not self._due or self._signing >= MAX_SIGNING:
             return SWEEP_SECONDS
         return min(max((self._due[0][0] - self._now()).total_seconds(), 0.0), SWEEP_SECONDS)
@@ -241,14 +241,16 @@ class Issuer:
         """
         await trio.lowlevel.checkpoint()
         key = ec.generate_private_key(ec.SECP256R1())
-        request = SigningRequest(new_request(key), self._lifetime, identity, is_followed=True, evidence="xDS stream")
+        request = SigningRequest(
+            new_request(key, identity), self._lifetime, identity, is_followed=True, evidence="xDS stream"
+        )
         try:
             with trio.fail_after(SIGNING_SECONDS):
                 signed = await self._signer.sign(request)
         except trio.TooSlowError:
             raise SigningError(f"the signer has not answered within {SIGNING_SECONDS:g} s") from None
         if signed.not_after <= self._now():
-            raise SigningError(f"the signer's certificate has ended already, at {signed.not_after:%F %T} UTC")
+            raise SigningError(f"the signer's certificate ended already, at {signed.not_after:%F %T} UTC")
         pair = inline(signed.chain), inline(_pem(key))
         return secret_resource(IDENTITY_SECRET, certificate=pair), leaf_validity(signed.chain), signed.not_after
 
@@ -296,7 +298,7 @@ class IdentitySet:
 
     @property
     def awaited(self) -> frozenset[str]:
-        """The names that do not exist yet but will: nobody is told that there is none."""
+        """The names that do not exist yet but will: no proxy is told that they do not exist."""
         return _NAMES - self._snapshot.names
 
     def readers(self) -> tuple[Hashable, ...]:

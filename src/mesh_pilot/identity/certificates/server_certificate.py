@@ -106,7 +106,7 @@ class ServerCertificate:
         """Get a certificate for a new key. Raises SigningError; the last one then stays."""
         key, names = ec.generate_private_key(ec.SECP256R1()), self._wanted()
         request = SigningRequest(
-            new_request(key), self._lifetime, is_followed=True, dns_names=names, evidence="this server"
+            new_request(key, dns_names=names), self._lifetime, is_followed=True, dns_names=names, evidence="this server"
         )
         signed = await self._signer.sign(request)
         self._names = names
@@ -115,7 +115,7 @@ class ServerCertificate:
         self._renew_at = signed.not_before + (signed.not_after - signed.not_before) / 2
 
     async def run(self) -> None:
-        """Renew it in time, for ever."""
+        """Renew it in time, forever."""
         while True:
             self._wake = trio.Event()
             if (seconds := self._seconds_to_renewal()) > 0:
@@ -128,7 +128,7 @@ class ServerCertificate:
             try:
                 await self.renew()
             except SigningError as error:
-                log.warning("this server's certificate was not renewed; the last one stays in force", reason=str(error))
+                log.warning("this server's certificate was not renewed; the last one is kept", reason=str(error))
                 await trio.sleep(RETRY_SECONDS)
             else:
                 if self._seconds_to_renewal() <= 0:  # the signer's clock differs from ours

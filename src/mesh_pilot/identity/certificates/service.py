@@ -134,7 +134,7 @@ class CertificateService:
         )
 
     def give_way(self, pushed_at: Callable[[], float]) -> None:
-        """Let pushes go first: ``pushed_at`` tells when one last began or went on, by Trio's clock."""
+        """Let pushes go first: ``pushed_at`` tells when one last began or continued, by Trio's clock."""
         self._pushed_at = pushed_at
 
     async def _create(self, call: Call) -> None:
@@ -170,7 +170,7 @@ class CertificateService:
         self._counts["issued"] += 1
 
     async def _wait_for_pushes(self) -> None:
-        """Wait while a push goes on, though not for long: pushes may follow each other without end."""
+        """Wait while a push continues, though not for long: pushes may follow each other without end."""
         now = trio.current_time()
         patient_until = now + PATIENCE_SECONDS
         while self._free_until <= now < (quiet_at := self._pushed_at() + QUIET_SECONDS):
@@ -258,7 +258,7 @@ def _read(message: bytes, lifetime: timedelta) -> _Request:
                 case 4, _ if wire_type == LEN:
                     metadata |= _texts(message[start:end])
     except (WireError, UnicodeDecodeError):
-        raise SigningRequestError("csr_form", "the request is no IstioCertificateRequest") from None
+        raise SigningRequestError("csr_form", "the request is not an IstioCertificateRequest") from None
     if 0 < seconds < 2**63:  # an int64: what is larger is negative
         lifetime = timedelta(seconds=min(seconds, LONGEST_LIFETIME.total_seconds()))
     _check_metadata(metadata)
@@ -279,7 +279,7 @@ def _texts(struct: bytes) -> dict[str, str]:
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:
     if impersonated := metadata.get("ImpersonatedIdentity"):
-        text = f"nobody may have a certificate for another identity ({impersonated[:MAX_TEXT]!r})"
+        text = f"a caller may not have a certificate for another identity ({impersonated[:MAX_TEXT]!r})"
         raise SigningRequestError("csr_impersonation", text)
     if signer := metadata.get("CertSigner"):
         text = f"there is no signer {signer[:MAX_TEXT]!r} here; leave metadata CertSigner out"

@@ -7,12 +7,16 @@ be somebody else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address
+
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from mesh_pilot.identity.signers.signing import SigningError, SigningRequest
 from mesh_pilot.identity.trust.callers import TrustDomains
 from mesh_pilot.model.spiffe import Identity, parse_identity
 
@@ -36,13 +40,29 @@ CLAIMS = frozenset({"csr_identity", "csr_ca", "csr_impersonation"})
 """The reasons of requests that are well formed, and claim what is not the caller's."""
 
 
-def new_request(key: ec.EllipticCurvePrivateKey) -> x509.CertificateSigningRequest:
-    """A request for a key. It claims no name: that of the certificate is who asks."""
-    return x509.CertificateSigningRequestBuilder(x509.Name([])).sign(key, hashes.SHA256())
+def new_request(
+    key: ec.EllipticCurvePrivateKey, identity: Identity | None = None, dns_names: Iterable[str] = ()
+) -> x509.CertificateSigningRequest:
+    """A request for a key, with the names that the certificate should have: some CAs know them by nothing else."""
+    builder = x509.CertificateSigningRequestBuilder(x509.Name([]))
+    names: list[x509.GeneralName] = [] if identity is None else [x509.UniformResourceIdentifier(str(identity))]
+    names += [x509.IPAddress(ip_address(each)) if is_address(each) else x509.DNSName(each) for each in dns_names]
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=True)  # without subject
+    return builder.sign(key, hashes.SHA256())
+
+
+def is_address(name: str) -> bool:
+    """True for an IP address, False for a DNS name."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def read_request(pem: str) -> x509.CertificateSigningRequest:
-    """The one request in a text, PEM, if nothing is wrong with it whoever sends it; its signature is not verified.
+    """The one request in a string, PEM, if nothing is wrong with it whoever sends it; its signature is not verified.
 
     Raises SigningRequestError.
     """
@@ -58,7 +78,7 @@ def read_request(pem: str) -> x509.CertificateSigningRequest:
 
 
 def check_claims(request: x509.CertificateSigningRequest, identity: Identity, trust_domains: TrustDomains) -> None:
-    """Check that a request is by the key in it, and names its sender or nobody. Raises SigningRequestError."""
+    """Check that a request is by the key in it, and names its sender or no identity. Raises SigningRequestError."""
     try:
         is_valid = request.is_signature_valid
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -75,6 +95,58 @@ def check_claims(request: x509.CertificateSigningRequest, identity: Identity, tr
                 if not is_uri or not _is_own(each.value, identity, trust_domains):
                     claim = f"the CSR names {str(each.value)[:300]!r}; its sender is {identity}"
                     raise SigningRequestError("csr_identity", claim)
+
+
+def check_names(request: SigningRequest) -> None:
+    """Check that the CSR has exactly the names that are asked for. Raises SigningError."""
+    wanted = names_of(request)
+    try:
+        found = [shown_name(name) for name in _alternative_names(request.csr)]
+    except ValueError:
+        found = []
+    if len(found) != len(wanted) or set(found) != wanted:
+        # mesh-pilot proxy reads the name from this sentence, and asks again (agent.identity.signing).
+        raise SigningError(
+            f"the certificate signing request is for {listed(found)}, and this CA takes its names from there: "
+            f"name exactly {listed(sorted(wanted))} in it"
+        )
+
+
+def names_of(request: SigningRequest) -> set[tuple[str, str]]:
+    """The names that a certificate should have, as ``shown_name`` shows them."""
+    wanted = {("IP", str(ip_address(n))) if is_address(n) else ("DNS", n) for n in request.dns_names}
+    if request.identity is not None:
+        wanted.add(("URI", str(request.identity)))
+    return wanted
+
+
+def shown_name(name: x509.GeneralName) -> tuple[str, str]:
+    """The kind of a name, and the name."""
+    match name:
+        case x509.UniformResourceIdentifier():
+            return "URI", name.value
+        case x509.DNSName():
+            return "DNS", name.value
+        case x509.IPAddress():
+            return "IP", str(name.value)
+    return type(name).__name__, str(name.value)
+
+
+def listed(names: Sequence[tuple[str, str]]) -> str:
+    """Names for people."""
+    return ", ".join(f"{kind} {value}" for kind, value in names) or "no name"
+
+
+def has_names(csr: x509.CertificateSigningRequest) -> bool:
+    """True if a CSR names anybody in its extensions."""
+    return any(True for _ in _alternative_names(csr))
+
+
+def _alternative_names(csr: x509.CertificateSigningRequest) -> Iterable[x509.GeneralName]:
+    try:
+        return csr.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
 
 
 def _check_key(request: x509.CertificateSigningRequest) -> None:

@@ -34,7 +34,7 @@ class SigningRequest:
     identity: Identity | None = None
     """The URI name of the certificate: a workload's."""
     dns_names: tuple[str, ...] = ()
-    """The DNS names and IP addresses of the certificate: those of a server of ours; ``identity`` is None or its own."""
+    """The DNS names and IP addresses of the certificate: a server of ours, with or without an ``identity``."""
     is_followed: bool = False
     """True if whoever asks replaces the certificate as soon as another CA certificate signs."""
     evidence: str = ""
@@ -113,7 +113,7 @@ class AuditedSigner:
 
 
 class Signer(Protocol):
-    """Signs certificates with a key that nobody else needs to have."""
+    """A signer of certificates, with a key that no other part needs to have."""
 
     async def sign(self, request: SigningRequest) -> SignedCertificate:
         """Sign one certificate. Raises SigningError."""

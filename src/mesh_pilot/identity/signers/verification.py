@@ -1,6 +1,6 @@
 """Checks of a certificate that another CA signed, before anybody gets it: it is the one that was asked for.
 
-A CA outside is configured by others: its role may put in names of its own, take those of the request, or make a CA.
+A CA outside is configured by others: its role may put in other names, take those of the request, or make a CA.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from mesh_pilot.identity.signers.requests import listed, names_of, shown_name
 from mesh_pilot.identity.signers.signing import SignedCertificate, SigningError, SigningRequest
 
 LIFETIME_SLACK = timedelta(minutes=5)
@@ -38,7 +38,7 @@ def verified(
     if leaf.not_valid_before_utc > now + CLOCK_SKEW:
         raise SigningError(f"the certificate is valid from {leaf.not_valid_before_utc:%F %T} UTC, which is not yet")
     if leaf.not_valid_after_utc <= now:
-        raise SigningError(f"the certificate has ended already, at {leaf.not_valid_after_utc:%F %T} UTC")
+        raise SigningError(f"the certificate ended already, at {leaf.not_valid_after_utc:%F %T} UTC")
     if leaf.not_valid_after_utc > now + request.lifetime + LIFETIME_SLACK:
         raise SigningError(
             f"the certificate is valid until {leaf.not_valid_after_utc:%F %T} UTC, longer than the {request.lifetime} "
@@ -50,19 +50,17 @@ def verified(
 
 
 def _check_names(leaf: x509.Certificate, request: SigningRequest) -> None:
-    wanted = {("IP", str(ip_address(n))) if is_address(n) else ("DNS", n) for n in request.dns_names}
-    if request.identity is not None:
-        wanted.add(("URI", str(request.identity)))
+    wanted = names_of(request)
     try:
         names: Iterable[x509.GeneralName] = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         names = ()
     except ValueError as error:
         raise SigningError(f"the names of the certificate cannot be read: {error}") from None
-    found = [_name(name) for name in names]
+    found = [shown_name(name) for name in names]
     if len(found) != len(wanted) or set(found) != wanted:
         raise SigningError(
-            f"the certificate is for {_listed(found)} and not, as asked, for exactly {_listed(sorted(wanted))}"
+            f"the certificate is for {listed(found)} and not, as asked, for exactly {listed(sorted(wanted))}"
         )
 
 
@@ -96,30 +94,6 @@ def _path(
         return verifier.verify(leaf, [c for c in intermediates if c not in roots]).chain
     except VerificationError as error:
         raise SigningError(f"the certificate does not lead to a root of the signer: {error}") from None
-
-
-def _name(name: x509.GeneralName) -> tuple[str, str]:
-    match name:
-        case x509.UniformResourceIdentifier():
-            return "URI", name.value
-        case x509.DNSName():
-            return "DNS", name.value
-        case x509.IPAddress():
-            return "IP", str(name.value)
-    return type(name).__name__, str(name.value)
-
-
-def is_address(name: str) -> bool:
-    """True for an IP address, False for a DNS name."""
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _listed(names: Sequence[tuple[str, str]]) -> str:
-    return ", ".join(f"{kind} {value}" for kind, value in names) or "no name"
 
 
 def _spki(of: x509.Certificate | x509.CertificateSigningRequest) -> bytes:

@@ -1,6 +1,6 @@
 """Join tokens: what a new workload shows to get its first certificate.
 
-A token is a JSON Web Signature by a key of its own, after ``mpjt_``. It names a workload, the mesh's trust domain and
+A token is a JSON Web Signature by its own key, after ``mpjt_``. It names a workload, the mesh's trust domain and
 its end. What it still allows stands in the record (``identity.tokens.store``), so a token can be revoked, used up, or
 bound to networks; one that is not in the record is refused whoever signed it.
 
@@ -43,14 +43,14 @@ ALGORITHM = "ES256"
 MAX_CHARACTERS = 2048
 MAX_LIFETIME = timedelta(days=30)
 KEPT = timedelta(days=30)
-"""Records of tokens that have ended are listed for so long."""
+"""The time for which records of expired tokens are still listed."""
 
 _NO_FORM = "the join token is not complete: it begins with mpjt_ and has three parts separated by dots"
 
 
 @attrs.frozen
 class NewToken:
-    """A token that was just made: nobody can show its text again."""
+    """A token that was just made: its text cannot be shown again."""
 
     text: str = attrs.field(repr=False)
     record: TokenRecord

@@ -2,7 +2,7 @@
 
 An authenticator knows one kind of evidence (a client certificate, a token of some issuer).
 ``identity.authenticators.authentication`` asks them in order. Evidence in the metadata of a call (a bearer token) is
-only looked at where nobody could have overheard it: over TLS, or from this machine.
+only looked at where no third party could have overheard it: over TLS, or from this machine.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Caller:
     """An authenticated caller."""
 
     identity: Identity
-    """Its trust domain is the mesh's own, also where the evidence names an alias of that."""
+    """The identity of the caller, in the mesh's own trust domain also where the evidence names an alias of that."""
     authenticator: str
     """The ``name`` of the authenticator that vouches for it."""
     evidence: str = attrs.field(default="", eq=False)
@@ -94,7 +94,7 @@ class Authenticator(Protocol):
         ...
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:
-        """The identity that the evidence proves, in the mesh's own trust domain; None where there is none of this kind.
+        """The identity that the evidence proves, in the mesh's own trust domain; None without evidence of this kind.
 
         Raises AuthenticationError for evidence of this kind that proves nothing, and AuthenticatorUnavailable.
         """

@@ -1,7 +1,7 @@
 """Federation: the source of the foreign roots that ``caCertificates`` of the MeshConfig name, in PEM or by URL.
 
 Roots go into the TrustStore, under the trust domains that they are for. A bundle at a URL is fetched again when it
-says so, every five minutes by default. While that fails, the last good one stays in force.
+says so, every five minutes by default. While that fails, the last good one is kept.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ForeignRoots:
     """The roots that a MeshConfig names. The trust domain "" is the mesh's own, with its aliases."""
 
     inline: Mapping[str, tuple[bytes, ...]]
-    """By trust domain."""
+    """Roots by trust domain."""
     urls: Mapping[str, tuple[str, ...]]
     """The trust domains of each URL of a bundle."""
 
@@ -137,7 +137,7 @@ class Federation:
                 await self._rounds.wait(self._wake, synced=self._synced)
 
     def _follow(self, wanted: ForeignRoots) -> list[_Endpoint]:
-        """Put the roots of the MeshConfig in force, and let go of what it no longer names. Returns new endpoints."""
+        """Put the roots of the MeshConfig in force, and drop what it no longer names. Returns new endpoints."""
         for domain in {*self._inline, *wanted.inline}:
             self._trust.put(IN_MESH_CONFIG, Bundle(wanted.inline.get(domain, ())), trust_domain=domain)
         self._inline = wanted.inline
@@ -185,7 +185,7 @@ class Federation:
         async def failed(reason: str, is_new: bool) -> None:
             if not is_new:
                 return
-            stays = "the last good one stays in force" if endpoint.roots else "nobody trusts its roots"
+            stays = "the last good one is kept" if endpoint.roots else "no roots of it are trusted"
             log.warning(
                 "trust bundle fetch failed",
                 url=shown,

@@ -23,7 +23,7 @@ MAX_ROOTS = 100
 
 
 class BundleError(Exception):
-    """A document that is no bundle, with the reason for people."""
+    """A document that is not a bundle, with the reason for people."""
 
 
 @attrs.frozen

@@ -94,7 +94,7 @@ class ValidityWatch:
         self._known = found
 
     async def run(self) -> None:
-        """Look each `LOOK_SECONDS`, for ever."""
+        """Look each `LOOK_SECONDS`, forever."""
         while True:
             if self._files:
                 self._read = await trio.to_thread.run_sync(self._read_files)

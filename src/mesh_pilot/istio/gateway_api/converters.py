@@ -14,7 +14,7 @@ CONVERTERS: Mapping[str, Callable[[Config, Objects], RouteResult]] = MappingProx
     dict.fromkeys(("HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"), convert_route)
     | {"Ingress": convert_ingress}
 )
-"""By kind."""
+"""Converters by kind."""
 
 
 def merged_config(merge_key: str, configs: Sequence[Config]) -> Config:

@@ -184,9 +184,16 @@ def _program(
     if not partial.services:
         conditions.fail("Programmed", Fault("UnsupportedAddress", "Failed to assign to any requested addresses"))
         return
+    has_routers = is_managed(gateway.spec) and objects.names_routers(gateway)
+    # Whoever asks for an address waits for it there; a service that is missing is told first, because it may have it.
+    if (not found.warnings or has_routers) and (address := _unusable(gateway.spec, found)):
+        where = "its service has another" if found.assigned else "its routers listen on all of theirs"
+        text = f"spec.addresses has {address}, and nothing assigns or binds it: {where}"
+        conditions.fail("Programmed", Fault("AddressNotUsable", text))
+        return
     if not found.warnings:
         return
-    if is_managed(gateway.spec) and objects.names_routers(gateway):
+    if has_routers:
         text = f"{_FOR_ROUTERS}namespace {gateway.namespace} with its name as a label"
         conditions.put(StatusCondition("Programmed", True, "Programmed", text))
         return
@@ -196,6 +203,12 @@ def _program(
     else:
         text = f"Failed to assign to any requested addresses: {warnings}"
     conditions.fail("Programmed", Fault("AddressNotAssigned" if found.usable else "AddressNotUsable", text))
+
+
+def _unusable(spec: api.GatewaySpec, found: GatewayAddresses) -> str:
+    """The one address that a Gateway wants and its services do not have; empty: none."""
+    wanted = spec.addresses[0].value if is_managed(spec) and spec.addresses else None
+    return wanted if wanted and wanted.lower() not in (*found.ips, *found.external) else ""
 
 
 def _reported(gateway: Config, found: GatewayAddresses) -> list[Json]:

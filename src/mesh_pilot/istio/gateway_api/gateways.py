@@ -10,15 +10,15 @@ annotations, as in istiod. Why one Gateway for each listener: a VirtualService b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.k8s.io.gateway_api import v1 as api
 from mesh_pilot.istio.gateway_api.classes import is_served
-from mesh_pilot.istio.gateway_api.conditions import Conditions, Fault
-from mesh_pilot.istio.gateway_api.conflicts import conflicts, listener_port
+from mesh_pilot.istio.gateway_api.conditions import Conditions, Fault, human_join
+from mesh_pilot.istio.gateway_api.conflicts import Place, conflicts, listener_port, overlaps
 from mesh_pilot.istio.gateway_api.listener_tls import (
     CredentialRefs,
     frontend_validation,
@@ -27,6 +27,7 @@ from mesh_pilot.istio.gateway_api.listener_tls import (
 )
 from mesh_pilot.istio.gateway_api.selectors import selects
 from mesh_pilot.istio.gateway_api.values import (
+    BACKEND_CERTIFICATE,
     GROUP,
     INTERNAL_SUFFIX,
     PARENT_NAMESPACE,
@@ -54,8 +55,9 @@ _ROUTE_KINDS: Mapping[str, tuple[str, ...]] = {
     "HTTPS": ("HTTPRoute", "GRPCRoute"),
     "TCP": ("TCPRoute",),
     "TLS": ("TLSRoute",),
+    "UDP": ("UDPRoute",),
 }
-_PROTOCOLS = frozenset(("HTTP", "HTTPS", "TLS", "TCP"))
+_PROTOCOLS = frozenset(_ROUTE_KINDS)
 
 
 @attrs.frozen
@@ -96,7 +98,7 @@ class GatewayResult:
     configs: tuple[Config, ...] = ()
     """Istio's Gateways."""
     listeners: Mapping[ConfigKey, tuple[ParentListener, ...]] = attrs.field(factory=dict)
-    """By Gateway and ListenerSet, the listeners to which routes may attach."""
+    """The listeners to which routes may attach, by Gateway and ListenerSet."""
     statuses: Mapping[ConfigKey, PartialStatus] = attrs.field(factory=dict)
     granted: frozenset[tuple[str, str]] = frozenset()
     """Namespaces and names of credentials that it refers to, and may have."""
@@ -110,17 +112,20 @@ class _Build:
     objects: Objects
     services: tuple[str, ...]
     account: str
-    lost: Mapping[tuple[ConfigKey, str], str]
+    lost: Mapping[Place, str]
+    overlapping: Mapping[Place, tuple[str, ...]]
     configs: list[Config] = attrs.field(factory=list)
     listeners: dict[ConfigKey, tuple[ParentListener, ...]] = attrs.field(factory=dict)
     statuses: dict[ConfigKey, PartialStatus] = attrs.field(factory=dict)
+    certificate: str = ""
+    """The credential that its proxies show to backends; empty: none."""
     granted: set[tuple[str, str]] = attrs.field(factory=set)
     set_ports: set[int] = attrs.field(factory=set)
     """The ports of valid listeners of ListenerSets."""
 
 
 def convert_gateway(gateway: Config, objects: Objects) -> GatewayResult:
-    """The outcome of a Gateway and its ListenerSets. Empty if its class is none of ours."""
+    """The outcome of a Gateway and its ListenerSets. Empty if its class is of another controller."""
     spec: api.GatewaySpec = gateway.spec
     served = is_served(spec.gateway_class_name, objects)
     if served is None:
@@ -133,18 +138,35 @@ def convert_gateway(gateway: Config, objects: Objects) -> GatewayResult:
     allowed = [s for s in sets if _lets_in(spec, gateway.namespace, s.namespace, objects)]
     statuses = {s.key: PartialStatus(refused=_NOT_ALLOWED) for s in sets if s not in allowed}
     services, fault = _services(gateway, objects)
-    client_fault = _client_fault(gateway, objects)
+    refs = CredentialRefs(gateway, "Gateway", objects)
+    certificate = _client_certificate(gateway.spec, refs)
+    client_fault = certificate if isinstance(certificate, Fault) else None
     if fault is not None and not services:
         statuses |= {s.key: PartialStatus(fault=fault, valid=1) for s in allowed}
         return GatewayResult(statuses={gateway.key: PartialStatus(fault=fault, client_fault=client_fault), **statuses})
-    account = gateway.annotations.get(ACCOUNT_OVERRIDE) or _default_name(gateway) if is_managed(spec) else ""
-    build = _Build(gateway, objects, services, account, conflicts(gateway, allowed), statuses=statuses)
+    build = _begun(gateway, objects, services, allowed, statuses)
+    build.certificate = certificate if isinstance(certificate, str) else ""
+    build.granted |= refs.granted
     attached = sum(_convert_listeners(build, config, fault) for config in allowed)
     _convert_listeners(build, gateway, fault or _parameters_fault(spec))
     own = build.statuses[gateway.key]
     ports = own.ports | build.set_ports
     build.statuses[gateway.key] = attrs.evolve(own, ports=ports, sets=attached, client_fault=client_fault)
     return GatewayResult(tuple(build.configs), build.listeners, build.statuses, frozenset(build.granted))
+
+
+def _begun(
+    gateway: Config,
+    objects: Objects,
+    services: tuple[str, ...],
+    sets: Sequence[Config],
+    statuses: dict[ConfigKey, PartialStatus],
+) -> _Build:
+    """The conversion of a Gateway with the ListenerSets that it lets in, before that of its listeners."""
+    managed = is_managed(gateway.spec)
+    account = gateway.annotations.get(ACCOUNT_OVERRIDE) or _default_name(gateway) if managed else ""
+    lost = conflicts(gateway, sets)
+    return _Build(gateway, objects, services, account, lost, overlaps(gateway, sets, lost), statuses=statuses)
 
 
 _NOT_ALLOWED = "The parent Gateway does not allow this reference; check the 'spec.allowedRoutes'"
@@ -198,6 +220,9 @@ def _convert_listener(
     """The server of a listener, its report, and whether it is valid."""
     conditions = Conditions.fine(_FINE, "Accepted", "Programmed", "ResolvedRefs")
     conditions.put(StatusCondition("Conflicted", False, "NoConflicts", _FINE))
+    if others := build.overlapping.get((owner.key, listener.name)):
+        text = f"The hostname overlaps with that of {human_join(list(others))}"
+        conditions.put(StatusCondition("OverlappingTLSConfig", True, "OverlappingHostnames", text))
     is_set, is_valid, tls = owner is not build.gateway, True, None
     if listener.tls is not None:
         validation = frontend_validation(build.gateway.spec, port)
@@ -306,7 +331,7 @@ def _lets_in(spec: api.GatewaySpec, own: str, namespace: str, objects: Objects) 
 
 
 def is_managed(spec: api.GatewaySpec) -> bool:
-    """True if the proxies of a Gateway are known by its name, False if it names services of its own."""
+    """True if the proxies of a Gateway are known by its name, False if it names its own services."""
     if len(spec.addresses) != 1:
         return not spec.addresses
     return spec.addresses[0].type in (None, IP_ADDRESS)
@@ -322,8 +347,8 @@ def _services(gateway: Config, objects: Objects) -> tuple[tuple[str, ...], Fault
     if is_managed(spec):
         name = gateway.annotations.get(NAME_OVERRIDE) or _default_name(gateway)
         return (f"{name}.{gateway.namespace}.svc.{objects.domain}",), None
-    usable = [a.value for a in spec.addresses if a.type in (None, HOSTNAME)]
-    skipped = [a.value for a in spec.addresses if a.type not in (None, HOSTNAME)]
+    usable = [a.value for a in spec.addresses if a.type == HOSTNAME]
+    skipped = [a.value or "" for a in spec.addresses if a.type != HOSTNAME]
     hosts = tuple(host if "." in host else objects.service_host(host, gateway.namespace) for host in usable)
     if skipped:
         return hosts, Fault("UnsupportedAddress", f"only Hostname is supported, ignoring [{' '.join(skipped)}]")
@@ -341,11 +366,12 @@ def _parameters_fault(spec: api.GatewaySpec) -> Fault | None:
     return Fault("InvalidParameters", text)
 
 
-def _client_fault(gateway: Config, objects: Objects) -> Fault | None:
-    backend = gateway.spec.tls.backend if gateway.spec.tls is not None else None
+def _client_certificate(spec: api.GatewaySpec, refs: CredentialRefs) -> str | Fault:
+    """The credential that a Gateway shows to backends; empty: none."""
+    backend = spec.tls.backend if spec.tls is not None else None
     if backend is None or backend.client_certificate_ref is None:
-        return None
-    return CredentialRefs(gateway, "Gateway", objects).client_certificate(backend.client_certificate_ref)
+        return ""
+    return refs.client_certificate(backend.client_certificate_ref)
 
 
 def _istio_gateway(build: _Build, owner: Config, section: str, server: networking.Server) -> Config:
@@ -358,6 +384,8 @@ def _istio_gateway(build: _Build, owner: Config, section: str, server: networkin
         SERVICES: ",".join(build.services),
         SERVICE_ACCOUNT: build.account,
     }
+    if build.certificate:
+        annotations[BACKEND_CERTIFICATE] = build.certificate
     if is_set:
         annotations[PARENT_NAMESPACE] = build.gateway.namespace
     key = ConfigKey("Gateway", owner.namespace, f"{owner.name}~{INTERNAL_SUFFIX}~{section}")

@@ -9,7 +9,7 @@ from mesh_pilot.api.k8s.io.gateway_api import v1 as api
 from mesh_pilot.istio.gateway_api.values import GROUP
 from mesh_pilot.model.config import Config
 
-_FROM = frozenset(("Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute"))
+_FROM = frozenset(("Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"))
 _TO = frozenset((("", "ConfigMap"), ("", "Secret"), ("", "Service")))
 
 ALL = ""

@@ -1,4 +1,4 @@
-"""An Ingress of Kubernetes: an Istio Gateway of its own, and its rules, which become VirtualServices by host.
+"""An Ingress of Kubernetes: its own Istio Gateway, and its rules, which become VirtualServices by host.
 
 Rules of one host are one VirtualService, whichever Ingresses they are from: the oldest Ingress comes first and gives it
 its name. Which Ingresses are ours, and which proxies serve them, is in the mesh config.
@@ -139,7 +139,7 @@ def _match(path: api.HttpIngressPath) -> networking.StringMatch | None:
 def _destination(
     ingress: Config, backend: api.IngressBackend | None, objects: Objects
 ) -> networking.Destination | None:
-    """None for a backend that is no service, and for a port's name that its service does not have."""
+    """None for a backend that is not a service, and for a port's name that its service does not have."""
     if backend is None or backend.service is None or backend.service.port is None:
         return None
     host = objects.service_host(backend.service.name, ingress.namespace)

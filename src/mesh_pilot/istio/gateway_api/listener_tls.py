@@ -106,15 +106,15 @@ class CredentialRefs:
             return f"{prefix}{namespace}/{ref.name}"
         return Fault(BAD_CA_CERTIFICATE, f"invalid CA certificate reference {written}, {reason}")
 
-    def client_certificate(self, ref: api.SecretObjectReference) -> Fault | None:
-        """The fault of a certificate that the Gateway is to show to backends."""
+    def client_certificate(self, ref: api.SecretObjectReference) -> str | Fault:
+        """The credential of the certificate that the Gateway shows to backends."""
         namespace = _namespace(ref.namespace, self._owner)
-        if namespace != self._owner.namespace and not self._may_refer("Secret", namespace, ref.name):
+        if not self._may_refer("Secret", namespace, ref.name):
             return self._forbidden("clientCertificateRef", f"{ref.name}/{namespace}")
         reason = certificate_problem(self._objects, ref, namespace)
         if reason:
             return Fault(BAD_CLIENT_CERTIFICATE, f"invalid clientCertificateRef {_written_secret(ref)}, {reason}")
-        return None
+        return f"{GATEWAY_CREDENTIAL}{namespace}/{ref.name}"
 
 
 def certificate_problem(objects: Objects, ref: api.SecretObjectReference, namespace: str) -> str:

@@ -13,8 +13,9 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.k8s.io.gateway_api import v1 as api
-from mesh_pilot.istio.gateway_api.conditions import Conditions, Fault, human_join
+from mesh_pilot.istio.gateway_api.conditions import Conditions, Fault
 from mesh_pilot.istio.gateway_api.listener_tls import CA_CONFIG_MAP, REFUSED
+from mesh_pilot.istio.gateway_api.sessions import session_of
 from mesh_pilot.istio.gateway_api.statuses import MAX_ANCESTORS, MESH_CONTROLLER
 from mesh_pilot.istio.gateway_api.values import (
     CONTROLLER,
@@ -63,6 +64,7 @@ class PolicyPart:
     tls: networking.ClientTlsSettings | None = None
     balancer: networking.LoadBalancerSettings | None = None
     retry_budget: networking.TrafficPolicyRetryBudget | None = None
+    session: networking.HttpSession | None = None
 
     @property
     def order(self) -> tuple[datetime, str, str]:
@@ -135,11 +137,7 @@ def _convert_tls(policy: Config, objects: Objects) -> PolicyResult:
 
 def _convert_traffic(policy: Config, objects: Objects) -> PolicyResult:
     spec: api.BackendTrafficPolicySpec = policy.spec
-    unsupported = ["sessionPersistence"] if spec.session_persistence is not None else []
-    text = _VALID
-    if unsupported:
-        text += f", but Istio does not support the following fields: {human_join(unsupported)}"
-    conditions = Conditions.fine(text, "Accepted")
+    conditions = Conditions.fine(_VALID, "Accepted")
     budget = _retry_budget(spec.retry_constraint) if spec.retry_constraint is not None else None
     parts: list[PolicyPart] = []
     ancestors: list[Json] = []
@@ -157,6 +155,7 @@ def _convert_traffic(policy: Config, objects: Objects) -> PolicyResult:
                     policy.created,
                     balancer=networking.LoadBalancerSettings(),
                     retry_budget=budget,
+                    session=session_of(spec.session_persistence, f"Service/{host}"),
                 )
                 for host in found
             )
@@ -293,6 +292,7 @@ def destination_rule(target: RuleTarget, parts: Iterable[PolicyPart], objects: O
     ordered = sorted(parts, key=lambda part: part.order)
     if not ordered:
         return None
+    # Each field is that of the oldest policy that has it: policies of both kinds are about one host.
     policy = networking.TrafficPolicy()
     by_port: dict[str, networking.ClientTlsSettings] = {}
     for part in ordered:
@@ -302,6 +302,7 @@ def destination_rule(target: RuleTarget, parts: Iterable[PolicyPart], objects: O
             policy.tls = part.tls
         policy.load_balancer = part.balancer if policy.load_balancer is None else policy.load_balancer
         policy.retry_budget = part.retry_budget if policy.retry_budget is None else policy.retry_budget
+        policy.session = part.session if policy.session is None else policy.session
     policy.port_level_settings = [*_port_settings(by_port, _ports(target, objects))]
     backend = target.backend
     host = f"{target.host.replace('.', '-')}~" if backend.kind == "ServiceEntry" else ""

@@ -23,6 +23,7 @@ INVALID_DESTINATION = "InvalidDestination"
 NOT_PERMITTED = "RefNotPermitted"
 INVALID_KIND = "InvalidKind"
 NOT_FOUND = "BackendNotFound"
+UNSUPPORTED_PROTOCOL = "UnsupportedProtocol"
 
 
 BackendReference = api.HttpBackendRef | api.GrpcBackendRef | api.BackendRef | api.BackendObjectReference
@@ -47,7 +48,7 @@ class BackendResolver:
 
     route: Config
     kind: str
-    """Of the route."""
+    """The kind of the route."""
     objects: Objects
     needs_grants: bool
     """True for routes of Gateways: a ReferenceGrant permits backends of other namespaces."""
@@ -72,6 +73,21 @@ class BackendResolver:
         if reference.port is None:
             raise RuleError(INVALID_DESTINATION, "port is required in backendRef")
         return Destination(host=host, port=PortSelector(number=reference.port)), fault
+
+    def call_fault(self, destination: Destination, *, http2: bool) -> Fault | None:
+        """The fault of a destination, which is there, for calls that a proxy makes itself; ``http2``: by gRPC."""
+        number = destination.port.number if destination.port is not None else 0
+        service = self.objects.service(destination.host, self.route.namespace)
+        port = service.port(number) if service is not None else None
+        if port is None:
+            return Fault(NOT_FOUND, f"backend({destination.host}) has no port {number}")
+        if http2 and not port.protocol.is_http2:
+            text = (
+                f"protocol GRPC needs HTTP/2, and port {number} of {destination.host} is {port.protocol}: "
+                'begin the name of the port with "grpc", or set its appProtocol'
+            )
+            return Fault(UNSUPPORTED_PROTOCOL, text)
+        return None
 
     def _forbidden(self, reference: BackendReference) -> Fault | None:
         to = reference.namespace

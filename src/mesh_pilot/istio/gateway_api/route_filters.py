@@ -8,6 +8,7 @@ from datetime import timedelta
 from mesh_pilot.api.istio.networking.v1alpha3 import (
     CorsPolicy,
     CorsPolicyUnmatchedPreflights,
+    ExternalAuth,
     Headers,
     HeadersHeaderOperations,
     HttpMirrorPolicy,
@@ -21,6 +22,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
 from mesh_pilot.api.k8s.io.gateway_api.v1 import (
     GrpcRouteFilter,
     HttpCorsFilter,
+    HttpExternalAuthFilter,
     HttpHeader,
     HttpHeaderFilter,
     HttpRequestMirrorFilter,
@@ -150,3 +152,30 @@ def mirror_of(
     elif mirror.percent is not None:
         percentage = Percent(value=float(mirror.percent))
     return HttpMirrorPolicy(destination=destination, percentage=percentage), None
+
+
+def external_auth_of(
+    auth: HttpExternalAuthFilter, backends: BackendResolver
+) -> tuple[ExternalAuth | None, Fault | None]:
+    """The server that an ExternalAuth asks; none where it has a fault: then no request may pass. Raises RuleError."""
+    if auth.backend_ref is None:
+        return None, None
+    if not backends.needs_grants:
+        text = "ExternalAuth is for routes of Gateways; for a Service, use an AuthorizationPolicy with action CUSTOM"
+        return None, Fault(INVALID_FILTER, text)
+    grpc = auth.protocol == "GRPC"
+    destination, fault = backends.destination(auth.backend_ref)
+    fault = fault or backends.call_fault(destination, http2=grpc)
+    if fault is not None:
+        return None, fault
+    path = auth.http.path if auth.http is not None and auth.http.path else ""
+    headers = auth.grpc.allowed_headers if auth.grpc is not None else []
+    made = ExternalAuth(
+        destination=destination,
+        grpc=grpc,
+        path_prefix=f"/{path.strip('/')}".removesuffix("/"),
+        allowed_headers=list(auth.http.allowed_headers if auth.http is not None else headers),
+        allowed_response_headers=list(auth.http.allowed_response_headers) if auth.http is not None else [],
+        max_body=auth.forward_body.max_size if auth.forward_body is not None else 0,
+    )
+    return made, None

@@ -47,7 +47,7 @@ def _grpc_path(match: GrpcMethodMatch) -> StringMatch:
 
 
 def _headers(matches: Sequence[HttpHeaderMatch]) -> dict[str, StringMatch]:
-    """By name; of several spellings of a name, the first counts."""
+    """The matches by header name; of several spellings of a name, the first counts."""
     found: dict[str, StringMatch] = {}
     seen = set()
     for match in matches:

@@ -26,8 +26,8 @@ MESH = "mesh"
 _NO_PARENT = "NoMatchingParent"
 _NOT_ALLOWED = "NotAllowedByListeners"
 _NO_HOSTNAME = "NoMatchingListenerHostname"
-_RANKS = (_NOT_ALLOWED, _NO_HOSTNAME, _NO_PARENT, "UnsupportedValue")
-"""Of the outcomes for several listeners, the first of these is told."""
+_RANKS = (_NOT_ALLOWED, _NO_HOSTNAME, _NO_PARENT)
+"""The reasons by rank: of the outcomes for several listeners, the first of these is told."""
 
 _KINDS = {
     (GROUP, "Gateway"): KUBERNETES_GATEWAY,
@@ -46,7 +46,7 @@ class Attachment:
 
     reference: ParentReference
     index: int
-    """Of the reference in the route."""
+    """The index of the reference in the route."""
     parent: ConfigKey
     listener: ParentListener | None
     """None: the parent is a service."""
@@ -93,7 +93,7 @@ def attachments(route: Config, references: Sequence[ParentReference], objects: O
 
 
 def parent_key(route: Config, reference: ParentReference) -> ConfigKey | None:
-    """The object that a reference names; None for a kind that is no parent here."""
+    """The object that a reference names; None for a kind that is not a parent here."""
     group = GROUP if reference.group is None else reference.group
     kind = _KINDS.get((group, reference.kind or "Gateway"))
     return ConfigKey(kind, reference.namespace or route.namespace, reference.name) if kind is not None else None

@@ -32,6 +32,7 @@ from mesh_pilot.istio.gateway_api.conditions import Fault
 from mesh_pilot.istio.gateway_api.route_backends import BackendResolver
 from mesh_pilot.istio.gateway_api.route_filters import (
     cors_of,
+    external_auth_of,
     headers_of,
     mirror_of,
     redirect_of,
@@ -39,13 +40,14 @@ from mesh_pilot.istio.gateway_api.route_filters import (
     rewrite_of,
 )
 from mesh_pilot.istio.gateway_api.route_matches import grpc_match, http_match
+from mesh_pilot.istio.gateway_api.sessions import session_of
 from mesh_pilot.istio.meaning.durations import read_duration
 
 _HEADER_FILTERS = ("RequestHeaderModifier", "ResponseHeaderModifier")
 _LONE_BACKEND_FILTERS = (*_HEADER_FILTERS, "RequestRedirect", "URLRewrite")
-"""Of the only backend of a rule."""
+"""The filters that the only backend of a rule may have."""
 _GRPC_FILTERS = (*_HEADER_FILTERS, "RequestMirror")
-_HTTP_FILTERS = (*_GRPC_FILTERS, "RequestRedirect", "URLRewrite", "CORS")
+_HTTP_FILTERS = (*_GRPC_FILTERS, "RequestRedirect", "URLRewrite", "CORS", "ExternalAuth")
 _RETRY_ON = ("connect-failure", "refused-stream", "unavailable", "cancelled")
 _DEFAULT_ATTEMPTS = 2
 _NOWHERE = Destination(host="internal.cluster.local", subset="zero-weight", port=PortSelector(number=65535))
@@ -82,7 +84,9 @@ def _named(
     index: int,
 ) -> HttpRoute:
     route = backends.route
-    made.name = f"{route.namespace}.{route.name}.{index}" if rule.name is None else rule.name
+    own_name = f"{route.namespace}.{route.name}.{index}"
+    made.name = own_name if rule.name is None else rule.name
+    made.session = session_of(rule.session_persistence, f"{route.key.kind}/{own_name}") if made.route else None
     made.match = [match] if match is not None else []
     return made
 
@@ -103,6 +107,14 @@ def _http_route(rule: HttpRouteRule, backends: BackendResolver, faults: Faults) 
             mirror_fault = fault or mirror_fault
             if mirror is not None:
                 route.mirrors.append(mirror)
+        elif each.external_auth is not None:
+            auth, fault = external_auth_of(each.external_auth, backends)
+            if fault is not None:
+                # Whatever else the rule says: nobody can be asked whether a request may pass.
+                faults.append(fault)
+                return HttpRoute(direct_response=HttpDirectResponse(status=500))
+            if auth is not None:
+                route.external_auth.append(auth)
     if rule.retry is not None:
         route.retries = _retries(rule.retry)
     if rule.timeouts is not None:
@@ -175,7 +187,7 @@ def _set_timeouts(route: HttpRoute, timeouts: HttpRouteTimeouts) -> None:
 
 
 def tcp_routes(rules: Sequence[StreamRouteRule], backends: BackendResolver, faults: Faults) -> list[TcpRoute]:
-    """The rules of a TCPRoute. Raises RuleError."""
+    """The rules of a TCPRoute or UDPRoute. Raises RuleError."""
     return [TcpRoute(route=_stream_destinations(rule, backends, faults)) for rule in rules]
 
 

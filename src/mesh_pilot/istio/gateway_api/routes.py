@@ -1,12 +1,10 @@
-"""HTTPRoutes, GRPCRoutes, TLSRoutes and TCPRoutes as VirtualServices; UDPRoutes, which are refused."""
+"""HTTPRoutes, GRPCRoutes, TLSRoutes, TCPRoutes and UDPRoutes as VirtualServices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
-
-import attrs
 
 from mesh_pilot.api.istio.networking.v1alpha3 import (
     HttpMatchRequest,
@@ -40,15 +38,11 @@ from mesh_pilot.model.hosts import host_covers, host_matches
 
 R = TypeVar("R", HttpRoute, TcpRoute)
 
-_UDP = Fault("UnsupportedValue", "UDP is not proxied: a UDPRoute has no effect")
-
 
 def convert_route(route: Config, objects: Objects) -> RouteResult:
     """The VirtualServices of a route, and its status."""
     # Rules are converted once for gateways and once for the mesh: only the former need grants for their backends.
     found = attachments(route, route.spec.parent_refs, objects)
-    if route.key.kind == "UDPRoute":
-        found = [attrs.evolve(each, refused=_UDP) for each in found]
     accepted = sorted((each for each in found if each.refused is None), key=lambda each: each.gateway)
     of_gateways = _Rules(route, objects, is_mesh=False) if any(each.listener for each in found) else None
     of_mesh = _Rules(route, objects, is_mesh=True) if any(each.listener is None for each in found) else None
@@ -83,7 +77,7 @@ class _Rules:
                     self.http = in_order(grpc_routes(spec.rules, backends, faults))
                 case "TLSRoute":
                     self.tls = tls_routes(spec.rules, spec.hostnames, backends, faults)
-                case "TCPRoute":
+                case "TCPRoute" | "UDPRoute":
                     self.tcp = tcp_routes(spec.rules, backends, faults)
         except RuleError as error:
             self.fault = error.fault
@@ -99,7 +93,7 @@ def _configs(
     of_mesh: _Rules | None,
 ) -> Iterator[RouteConfig]:
     """One VirtualService for each listener and host: hosts are independent of each other."""
-    infix = {"TLSRoute": "~tls", "TCPRoute": "~tcp"}.get(route.key.kind, "")
+    infix = {"TLSRoute": "~tls", "TCPRoute": "~tcp", "UDPRoute": "~udp"}.get(route.key.kind, "")
     parent = f"{route.key.kind}/{route.name}.{route.namespace}"
     annotations = {PARENTS: parent, ROUTE_SEMANTICS: ROUTE_SEMANTICS_GATEWAY}
     count = 0
@@ -168,7 +162,7 @@ def _tls_services(each: Attachment, hosts: Sequence[str], routes: Sequence[TlsRo
 
 
 def _tls_in_mesh(route: TlsRoute, host: str, hosts: Sequence[str], port: int) -> TlsRoute:
-    """A rule for a service: without hosts of its own it is for those of the service."""
+    """A rule for a service: if it names no hosts, it is for those of the service."""
     match = [replace(each, port=port) for each in route.match]
     if len(match) == 1 and match[0].sni_hosts == ["*"]:
         match[0].sni_hosts = list(hosts)
@@ -194,7 +188,9 @@ def _common(hosts: Sequence[str], own: str) -> list[str]:
 def _backends(route: Config) -> tuple[BackendObject, ...]:
     found = set()
     for rule in route.spec.rules:
-        for backend in rule.backend_refs:
+        filters = rule.filters if route.key.kind == "HTTPRoute" else ()
+        asked = (each.external_auth.backend_ref for each in filters if each.external_auth is not None)
+        for backend in (*rule.backend_refs, *(each for each in asked if each is not None)):
             kind = kind_of(backend)
             if kind == SERVICE:
                 found.add(BackendObject(kind[1], backend.namespace or route.namespace, backend.name))

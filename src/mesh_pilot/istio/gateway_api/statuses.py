@@ -118,7 +118,7 @@ class _Stamp:
         return [*merged.values()]
 
     def entries(self, wanted: Iterable[Json], current: Sequence[Json], ref: str, namespace: str) -> list[Json]:
-        """Entries of ours in the place that they have, else at the end; those that nobody wants are left out."""
+        """Entries of ours in the place that they have, else at the end; those that are not wanted are left out."""
         rest = {_identity(each, ref, namespace): each for each in wanted}
         merged: list[Json] = []
         for entry in current:
@@ -151,5 +151,5 @@ def _is_ours(entry: Json) -> bool:
 
 
 def objects_named(found: object, field: str) -> list[Json]:
-    """The objects of a list that have a text in a field; a status may be anything that somebody has written."""
+    """The objects of a list that have a string in a field; a status may be anything that somebody has written."""
     return [each for each in as_objects(found) if isinstance(each.get(field), str)]

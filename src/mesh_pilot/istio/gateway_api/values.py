@@ -30,15 +30,17 @@ SERVICES = "internal.istio.io/gateway-service"
 """Annotation of such a Gateway: the hosts of the services whose proxies it is for, separated by commas."""
 SERVICE_ACCOUNT = "internal.istio.io/service-account-name"
 """Annotation of such a Gateway: the service account of its proxies; empty: any."""
+BACKEND_CERTIFICATE = "internal.istio.io/backend-client-certificate"
+"""Annotation of such a Gateway: the credential that its proxies show to backends; absent: none."""
 PARENT_NAMESPACE = "internal.istio.io/parent-namespace"
 """Annotation of an Istio Gateway that is made of a ListenerSet: the namespace of its Gateway."""
 
 ROUTE_SEMANTICS = "internal.istio.io/route-semantics"
 """Annotation of a VirtualService that is made of another API's object: by which rules it is read."""
 ROUTE_SEMANTICS_GATEWAY = "gateway"
-"""Its value for routes of the Gateway API: prefixes end at slashes, and backends that are not there answer 500."""
+"""The value for routes of the Gateway API: prefixes end at slashes, and backends that are not there answer 500."""
 ROUTE_SEMANTICS_INGRESS = "ingress"
-"""Its value for Ingresses: prefixes end at slashes."""
+"""The value for Ingresses: prefixes end at slashes."""
 
 Json = Mapping[str, Any]
 """A JSON object; never changed."""
@@ -65,10 +67,10 @@ class ParentListener:
     gateway: str
     """The ``namespace/name`` of the Istio Gateway that it becomes, as in a VirtualService's ``gateways``."""
     section: str
-    """Its name."""
+    """The name of the listener."""
     port: int
     protocol: str
-    """``HTTP``, ``HTTPS``, ``TLS`` or ``TCP``."""
+    """``HTTP``, ``HTTPS``, ``TLS``, ``TCP`` or ``UDP``."""
     hostname: str
     """As written; empty: any."""
     hosts: tuple[str, ...]
@@ -104,7 +106,7 @@ class RouteResult:
 
     configs: tuple[RouteConfig, ...]
     status: Json
-    """Its status: ``parents`` with ``parentRef``, ``controllerName`` and ``conditions``."""
+    """The status of the route: ``parents`` with ``parentRef``, ``controllerName`` and ``conditions``."""
     attachments: tuple[tuple[ConfigKey, str], ...] = ()
     """The Gateways and ListenerSets that it is attached to, each with the name of the listener."""
     gateways: tuple[ConfigKey, ...] = ()

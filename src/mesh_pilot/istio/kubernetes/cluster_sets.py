@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.istio.kubernetes.objects import Object, ServiceObject, created_at, port_of, service_host
-from mesh_pilot.istio.rules.names import is_ip
+from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.service import Resolution, Service
 
 CLUSTER_SET_DOMAIN = "clusterset.local"
@@ -24,18 +24,18 @@ class ClusterSetMode(Enum):
 
     OFF = "off"
     EXPORTS = "exports"
-    """Services that are not exported are for clients of their own cluster (ENABLE_MCS_SERVICE_DISCOVERY)."""
+    """Services that are not exported are for clients of the same cluster (ENABLE_MCS_SERVICE_DISCOVERY)."""
     HOSTS = "hosts"
     """Imported services have hosts of the cluster set (ENABLE_MCS_HOST)."""
     STRICT = "strict"
-    """Hosts of the cluster reach endpoints of their own cluster only (ENABLE_MCS_CLUSTER_LOCAL)."""
+    """Hosts of the cluster reach endpoints of the same cluster only (ENABLE_MCS_CLUSTER_LOCAL)."""
 
     @property
     def has_hosts(self) -> bool:
         return self in (ClusterSetMode.HOSTS, ClusterSetMode.STRICT)
 
     def is_private(self, *, exported: bool, set_host: bool = False) -> bool:
-        """True if a service's endpoints are for clients of their own cluster; ``set_host``: by its host of the set."""
+        """True if a service's endpoints are for clients of the same cluster; ``set_host``: by its host of the set."""
         if self is ClusterSetMode.OFF:
             return False
         return not exported or (self is ClusterSetMode.STRICT and not set_host)

@@ -44,7 +44,7 @@ NETWORK_LABEL = "topology.istio.io/network"
 TEMPLATE_HASH_LABEL = "pod-template-hash"
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 IMPORT_LABEL = "multicluster.kubernetes.io/service-name"
-"""On an EndpointSlice: it is of a service of other clusters, and is none of ours."""
+"""The label of an EndpointSlice for a service of other clusters, which is left out here."""
 PERSISTENT_SESSION_LABELS = ("istio.io/persistent-session", "istio.io/persistent-session-header")
 """On a Service: requests of a session go on to an endpoint that terminates."""
 
@@ -79,11 +79,11 @@ class ServiceObject:
 
     service: Service
     external_name: str = ""
-    """Its target host, for type ExternalName."""
+    """The target host, for type ExternalName."""
     distribution: TrafficDistribution | None = None
     """The traffic distribution that it declares; None: that of its namespace."""
     node_selector: Mapping[str, str] | None = attrs.field(default=None, hash=False)
-    """Labels of the nodes at which it is a gateway; None: it is none of type NodePort."""
+    """Labels of the nodes at which it is a gateway; None if it is not one of type NodePort."""
 
     @property
     def keeps_sessions(self) -> bool:
@@ -135,7 +135,7 @@ class PodObject:
     host_name: str = ""
     """``hostname.subdomain``, for a pod with a subdomain: its own name below that of the headless service."""
     ports: tuple[tuple[str, int], ...] = ()
-    """Its named TCP ports."""
+    """The named TCP ports."""
 
 
 @attrs.frozen
@@ -240,8 +240,8 @@ def _protocol(port: Mapping[str, Any]) -> tuple[Protocol, str]:
     name = (declared or port.get("name") or "").lower()
     found = Protocol.parse("grpc-web" if name.startswith("grpc-web") else name.partition("-")[0])
     if found is Protocol.AUTO and port["port"] in _SERVER_FIRST_PORTS:
-        return Protocol.TCP, "its number"
-    return found, "appProtocol" if declared else "its name"
+        return Protocol.TCP, "the port number"
+    return found, "appProtocol" if declared else "the port name"
 
 
 def _distribution(annotations: Mapping[str, str]) -> TrafficDistribution | None:
@@ -301,7 +301,7 @@ def _endpoint_slice(found: Object) -> EndpointsObject | None:
 
 
 def _health(conditions: Mapping[str, Any]) -> Health:
-    """By the conditions of an EndpointSlice, where a missing one stands for true (``terminating`` for false)."""
+    """The health by the conditions of an EndpointSlice; a missing one stands for true (``terminating`` for false)."""
     if conditions.get("ready") is not False:
         return Health.HEALTHY
     if conditions.get("terminating") is True:
@@ -386,7 +386,7 @@ def _serves(metadata: Object, status: Object) -> bool:
 
 
 def _named_ports(spec: Object) -> Iterator[tuple[str, int]]:
-    """The named TCP ports of containers, also of those that run beside (init containers that are restarted)."""
+    """The named TCP ports of containers, also of those that run next to (init containers that are restarted)."""
     beside = (c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always")
     names = set()
     for container in (*(spec.get("containers") or ()), *beside):
@@ -426,9 +426,9 @@ def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def _text(value: object) -> str:
-    """A value that has to be a text: no API server has vouched for what comes from a file. Raises TypeError."""
+    """A value that has to be a string: no API server has vouched for what comes from a file. Raises TypeError."""
     if not isinstance(value, str):
-        raise TypeError(f"{str(value)[:40]!r} is not a text")
+        raise TypeError(f"{str(value)[:40]!r} is not a string")
     return value
 
 

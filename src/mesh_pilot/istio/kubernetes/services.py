@@ -72,8 +72,8 @@ class KubernetesServices:
     ) -> None:
         """``cluster_id``: that of its endpoints. ``system_namespace``: its network is that of pods that say none.
 
-        ``needs_pods``: an address of a pod is no endpoint before the pod is known, because without it clients would not
-        know its identity.
+        ``needs_pods``: an address of a pod is not an endpoint before the pod is known, because without it clients would
+        not know its identity.
         """
         self._cluster_id = cluster_id
         self._cluster_set = cluster_set
@@ -187,7 +187,7 @@ class KubernetesServices:
         return (service, Endpoints(service.key, self._visible(name, self._endpoints_of(name, found))))
 
     def _visible(self, name: str, endpoints: tuple[Endpoint, ...], *, set_host: bool = False) -> tuple[Endpoint, ...]:
-        """Endpoints of a service, for clients of their own cluster only where that is so."""
+        """Endpoints of a service, marked as private where only clients of the same cluster may use them."""
         if not self._cluster_set.is_private(exported=name in self._exports, set_host=set_host):
             return endpoints
         return tuple([attrs.evolve(endpoint, is_private=True) for endpoint in endpoints])
@@ -410,7 +410,7 @@ class KubernetesServices:
         return (name,)
 
     def _stale(self, sets: Iterable[str]) -> list[str]:
-        """Sets are to be built anew; returns their services."""
+        """Sets are to be built again; returns their services."""
         services: dict[str, None] = {}
         for key in sets:
             self._fresh.discard(key)

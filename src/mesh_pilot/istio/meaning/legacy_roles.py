@@ -83,7 +83,7 @@ def conditions_of(rule: legacy.AccessRule) -> list[api.Condition]:
 
 
 def names_somebody(subject: legacy.Subject) -> bool:
-    """True unless a subject is empty, which stands for nobody."""
+    """True unless a subject is empty, and so matches no client."""
     return subject != legacy.Subject()
 
 
@@ -147,7 +147,7 @@ def serves(
 
 
 def _matches(text: str, patterns: Iterable[str]) -> bool:
-    """True if a text equals one of the patterns, which may have a wildcard at one end."""
+    """True if a string equals one of the patterns, which may have a wildcard at one end."""
     for pattern in patterns:
         if pattern in (ANYBODY, text):
             return True

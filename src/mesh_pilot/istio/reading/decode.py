@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import lru_cache
 
 import attrs
 import betterproto2
@@ -153,7 +154,7 @@ def _checked(
     """Validate a decoded spec. Raises ConfigError, and TooManyErrorsError for the caller to report."""
     context = Context(metadata.name, metadata.namespace, metadata.labels, metadata.annotations)
     # A field that could not be decoded is absent now; rules that miss it would only repeat its error.
-    unread = _with_parents(p.path for p in problems if p.severity is Severity.ERROR)
+    unread = _with_parents(p.path for p in problems if p.severity is Severity.ERROR) if problems.errors else ()
     problems.take(check_metadata(spec, context))
     problems.take(p for p in kind.validate(spec, context) if p.path not in unread)
     found = as_reported(problems, line_of)
@@ -258,10 +259,14 @@ def _created(data: Mapping[str, object], problems: Problems) -> datetime:
     if value is None:
         return EPOCH
     try:
-        return scalars.read_timestamp(value)
+        return _known_timestamp(value) if type(value) is str else scalars.read_timestamp(value)
     except ValueError as error:
         problems.append(Problem("metadata.creationTimestamp", str(error)))
         return EPOCH
+
+
+_known_timestamp = lru_cache(maxsize=1024)(scalars.read_timestamp)
+"""Objects that a program wrote at once have one time."""
 
 
 def _conditions(document: Mapping[str, object], problems: Problems) -> Mapping[str, str]:
@@ -272,7 +277,7 @@ def _conditions(document: Mapping[str, object], problems: Problems) -> Mapping[s
             case {"type": str(name), "status": str() | bool() as value}:
                 conditions[name] = str(value)
             case _:
-                reason = "is no condition with a type and a status; it has no effect"
+                reason = "is not a condition with a type and a status; it has no effect"
                 problems.append(Problem(f"status.conditions[{index}]", reason, Severity.WARNING))
     return conditions
 

@@ -100,6 +100,8 @@ def _value(field: FieldDescriptor) -> _Read:
         return _member_of(field.enum)
     if field.proto_type in scalars.RANGES:
         return _integer_of(*scalars.RANGES[field.proto_type])
+    if _is_string(field):
+        return _repeated_string()
     return _SCALARS.get(field.proto_type, _leave)
 
 
@@ -114,6 +116,20 @@ def _string(item: object) -> str:
     if type(item) is not str or not (item.isascii() or scalars.is_text(item)):
         raise ValueError
     return item
+
+
+def _repeated_string() -> _Read:
+    """A reader of strings that returns one object for equal ones in a row, such as the service account of endpoints."""
+    last = ""
+
+    def read_string(item: object) -> str:
+        nonlocal last
+        found = last  # a local name: another thread may replace `last`
+        if item != found:
+            last = found = _string(item)
+        return found
+
+    return read_string
 
 
 def _bool(item: object) -> bool:
@@ -201,7 +217,7 @@ def _member_of(enum: type[betterproto2.Enum]) -> _Read:
     return read_member
 
 
-_SCALARS: dict[str, _Read] = {"string": _string, "bool": _bool, "float": _number, "double": _number}
+_SCALARS: dict[str, _Read] = {"bool": _bool, "float": _number, "double": _number}
 _WELLKNOWN: dict[type, _Read] = {
     datetime.timedelta: _duration,
     Struct: scalars.read_struct,

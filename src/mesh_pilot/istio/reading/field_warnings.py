@@ -21,7 +21,7 @@ from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, camel_case
 from mesh_pilot.model.config import Problem, Severity
 
 Table = Mapping[type[betterproto2.Message], Mapping[str, str]]
-"""By message, then by the name of a field: the reason."""
+"""Reasons by message and the name of a field."""
 
 NO_EFFECT = "has no effect"
 """First words of the reason of such a warning."""

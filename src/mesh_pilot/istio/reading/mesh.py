@@ -76,7 +76,7 @@ def decode_networks(
 ) -> api.MeshNetworks:
     """The MeshNetworks of a networks file, or of a ConfigMap with them as text under ``meshNetworks``.
 
-    An empty document is no networks. Raises ConfigError with every problem.
+    An empty document is not a networks. Raises ConfigError with every problem.
     """
     data, line_of = _unwrapped(document, "meshNetworks", origin, line_of)
     problems = Problems()
@@ -148,7 +148,7 @@ def _over_defaults(spec: api.MeshConfig, data: Mapping[str, object], defaults: a
 
 
 def _with_usable_log_format(mesh: api.MeshConfig) -> Iterator[Problem]:
-    """Remove a JSON access log format that is no JSON object, with a warning: the default applies then, as in Istio."""
+    """Remove a JSON access log format that is not a JSON object, with a warning: the default applies, as in Istio."""
     if mesh.access_log_encoding != api.MeshConfigAccessLogEncoding.JSON or not mesh.access_log_format:
         return
     if reason := log_format_reason(mesh.access_log_format):
@@ -157,7 +157,7 @@ def _with_usable_log_format(mesh: api.MeshConfig) -> Iterator[Problem]:
 
 
 def log_format_reason(text: str) -> str:
-    """The reason why a text is not a JSON log format (an object with strings, or objects and lists of strings), or
+    """The reason why a string is not a JSON log format (an object with strings, or objects and lists of strings), or
     empty."""
     try:
         scalars.read_struct(json.loads(text))

@@ -39,7 +39,7 @@ _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[-+
 def read_string(value: object) -> str:
     if isinstance(value, str):
         if not is_text(value):
-            raise ValueError("holds half of a surrogate pair, which is no character")
+            raise ValueError("holds half of a surrogate pair, which is not a character")
         return value
     if isinstance(value, bool | int | float):
         raise ValueError(f"expected a string, got {describe(value)}; put it in quotes")

@@ -35,7 +35,7 @@ def read_document(text: str) -> tuple[dict[str, object], int]:
     """The data of the only document, an object, and the 0-based line on which it starts.
 
     Raises UncommonYamlError if `yaml_marked` has to read it (also for several documents, and for a list of objects,
-    whose items have lines of their own), and NumberTooLongError.
+    whose items each have a line), and NumberTooLongError.
     """
     has_odd_lines = ("\r" in text or not text.isascii()) and _ODD_LINE_BREAK.search(text)
     has_too_much = _may_have_too_many(text) or _may_have_long_number(text) or _may_be_deep(text)
@@ -63,7 +63,7 @@ def _may_be_deep(text: str) -> bool:
 
 
 def _may_have_long_number(text: str) -> bool:
-    """True if a number may be longer than is allowed: of a fraction that was read nobody can tell."""
+    """True if a number may be longer than is allowed: a fraction that was read does not show it."""
     is_long = any(len(line) > MAX_NUMBER for line in text.split("\n"))  # which few texts have
     return is_long and _LONG_NUMBER.search(text) is not None
 
@@ -94,12 +94,12 @@ def _value(value: object) -> object:
 
 @lru_cache(maxsize=4096)
 def _text(text: str) -> str:
-    """A string that means itself. Cached, so that equal strings are one object: most occur many times."""
+    """A string that means itself. Cached, as most occur many times."""
     if text == "<<" or _may_be_plain(text):
         raise UncommonYamlError
     return text
 
 
 def _may_be_plain(text: str) -> bool:
-    """True for a string that means something else to us if it was written without quotes, which nobody can tell."""
+    """True for a string that means something else to us if it was written without quotes, which can't be seen."""
     return type(scalar_value(text)) is not str and type(ryaml.loads(f"- {text}")[0]) is str

@@ -18,6 +18,9 @@ _BOOLEANS = {
     for spelling in (word, word.capitalize(), word.upper())
 }
 _NULLS = frozenset(("", "~", "null", "Null", "NULL"))
+MEANINGFUL = frozenset((*_BOOLEANS, *_NULLS))
+"""Texts without a digit that mean something else than themselves if they have no quotes."""
+
 _DECIMAL = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
 _BASED = re.compile(r"([-+]?)0(x[0-9a-fA-F_]+|b[01_]+|o?[0-7_]+)")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
@@ -29,7 +32,7 @@ MAX_NUMBER = 400
 
 _TAG = "tag:yaml.org,2002:"
 _TOO_DEEP = "maximum nesting depth"
-"""Of libyaml's words for a text that is nested too deeply."""
+"""The part of libyaml's words for a string that is nested too deeply."""
 
 
 _CHILDLESS: Mapping[str, Marks] = {}
@@ -53,7 +56,7 @@ class Marks(NamedTuple):
     line: int
     """1-based; of a member of an object, the line of its key."""
     children: Mapping[str, Marks] = _CHILDLESS
-    """By key, or by index as a string."""
+    """Marks of the children by key, or by index as a string."""
     size: int = 1
     """Values in it, itself included."""
 

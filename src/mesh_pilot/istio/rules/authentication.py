@@ -44,7 +44,7 @@ def _check_rule(path: str, rule: JwtRule) -> Iterator[Problem]:
             yield error(f"{here}.header", reason if claim.header else "is missing")
     yield from check(f"{path}.outputPayloadToHeader", line_reason(rule.output_payload_to_header))
     if rule.jwks and rule.jwks_uri:
-        yield warning(f"{path}.jwksUri", "has no effect beside jwks")
+        yield warning(f"{path}.jwksUri", "has no effect next to jwks")
     if rule.jwks_uri:
         yield from check(f"{path}.jwksUri", http_url_reason(rule.jwks_uri))
     if rule.jwks:
@@ -53,7 +53,7 @@ def _check_rule(path: str, rule: JwtRule) -> Iterator[Problem]:
 
 
 def http_url_reason(url: str) -> str:
-    """For a URL that is fetched."""
+    """The fault in a URL that is fetched."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
@@ -63,7 +63,7 @@ def http_url_reason(url: str) -> str:
 
 
 def line_reason(text: str) -> str:
-    """For a header's name or the start of its value: what no header can have, Envoy refuses."""
+    """The fault in a header's name or the start of its value: Envoy refuses what no header can have."""
     return "must not have line breaks or null characters" if _NOT_IN_HEADER.search(text) else ""
 
 

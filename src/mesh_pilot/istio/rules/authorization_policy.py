@@ -165,7 +165,7 @@ def _port_text_reason(port: str) -> str:
 
 
 def _path_reason(path: str) -> str:
-    """For paths with `{*}` (one segment) and `{**}` (any number of segments), each alone between slashes."""
+    """The fault in a path with `{*}` (one segment) and `{**}` (any number of segments), each alone between slashes."""
     if "{" not in path and "}" not in path:
         return ""
     if len(path) > MAX_IDENTITY:
@@ -225,7 +225,7 @@ def _value_reason(key: str, value: str) -> str:
 
 
 def _length_reason(name: str, value: str) -> str:
-    """For a value of a key or list: it is not too long for Envoy to match."""
+    """The fault in a value of a key or list that is too long for Envoy to match."""
     limit = MAX_IDENTITY if name in _IDENTITIES else MAX_VALUE
     if len(value) > limit:
         return f"has {len(value)} characters, allowed are {limit}"

@@ -3,7 +3,7 @@
 The grammar is that of the CEL specification. Envoy builds neither macros that loop (`exists`, `map`, ...) nor the
 functions of CEL's extensions, and limits how deep an expression is. Types are not checked.
 
-A parser of our own, because what Envoy refuses is the question: a library for CEL accepts macros and functions that
+Our own parser, because what Envoy refuses is the question: a library for CEL accepts macros and functions that
 Envoy does not build, and brings an evaluator that nothing here needs. A proxy that is sent an expression which it
 refuses keeps its old listener with everything in it, so a wrong "good" is expensive: `test_envoy_takes_formats` asks
 real Envoys.
@@ -153,7 +153,7 @@ class _Parser:
     def _expression(self) -> _Part:
         self._nested += 1
         if self._nested > MAX_DEPTH + 1:
-            raise _CelError(f"its brackets are nested more than {MAX_DEPTH} deep")
+            raise _CelError(f"the brackets are nested more than {MAX_DEPTH} deep")
         depths: list[int] = []
         node = self._binary(1)
         while self._take("?"):
@@ -338,7 +338,7 @@ def _plain(literal: str) -> str | None:
 
 def _check_literal(kind: str, text: str, *, negative: bool) -> None:
     if kind == "string" and any(_is_no_character(escape) for escape in _CODE_POINT.findall(text)):
-        raise _CelError("a string has an escape of what is no character")
+        raise _CelError("a string has an escape of what is not a character")
     if kind == "integer":
         unsigned = text[-1] in "uU"
         digits = text.rstrip("uU")

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import betterproto2
 
+from mesh_pilot.api.istio.networking.v1alpha3 import DestinationRule
 from mesh_pilot.api.istio.networking.v1alpha3 import WorkloadSelector as NetworkingSelector
 from mesh_pilot.api.istio.security.v1beta1 import AuthorizationPolicy, AuthorizationPolicyAction
 from mesh_pilot.api.istio.type.v1beta1 import PolicyTargetReference, WorkloadSelector
+from mesh_pilot.istio.meaning.weighted_round_robin import WEIGHTED_ROUND_ROBIN
 from mesh_pilot.istio.rules.context import Context, check, error, warning
 from mesh_pilot.istio.rules.names import is_dns_label, label_key_reason, label_value_reason
 from mesh_pilot.model.config import Problem
@@ -36,6 +38,8 @@ def check_metadata(spec: betterproto2.Message, context: Context) -> Iterator[Pro
     if REVISION in context.labels:
         reason = "has no effect but in a Kubernetes, with --revision: objects of all revisions are read"
         yield warning(f"metadata.labels[{REVISION}]", reason)
+    if WEIGHTED_ROUND_ROBIN in context.annotations and not isinstance(spec, DestinationRule):
+        yield error(f"metadata.annotations[{WEIGHTED_ROUND_ROBIN}]", "is for DestinationRule only")
     if DRY_RUN not in context.annotations:
         return
     path, value = f"metadata.annotations[{DRY_RUN}]", context.annotations[DRY_RUN]
@@ -129,7 +133,7 @@ def warn_of_waypoints(
     for path, reference in paths:
         if (reference.group, reference.kind) in TARGETS and reference.kind != "Gateway":
             yield warning(
-                path, f"has no effect: a {reference.kind} has its policies at a waypoint, which there is none of"
+                path, f"has no effect: a {reference.kind} has its policies at a waypoint, and there are no waypoints"
             )
 
 

@@ -9,9 +9,10 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.networking.v1alpha3 import (
     ConnectionPoolSettingsHttpSettingsH2UpgradePolicy as UpgradePolicy,
 )
+from mesh_pilot.istio.meaning.weighted_round_robin import WEIGHTED_ROUND_ROBIN, read_weighted_round_robin
 from mesh_pilot.istio.rules.common import check_export_to, check_match_labels
 from mesh_pilot.istio.rules.context import Context, check, check_parts, check_values, error, warning
-from mesh_pilot.istio.rules.load_balancing import check_load_balancer
+from mesh_pilot.istio.rules.load_balancing import check_load_balancer, yields_to_weights
 from mesh_pilot.istio.rules.names import (
     check_labels,
     dns_label_reason,
@@ -42,9 +43,21 @@ def validate(spec: api.DestinationRule, context: Context) -> Iterator[Problem]:
         yield from check_labels(f"{path}.labels", subset.labels)
         yield from check_parts(path, subset, check_traffic_policy, "traffic_policy")
     yield from check_export_to(spec.export_to, context)
-    if spec.workload_selector is not None and spec.export_to and spec.export_to != ["."]:
+    if spec.workload_selector is not None and any(entry not in (".", context.namespace) for entry in spec.export_to):
         yield error("spec.exportTo", 'can only be "." where there is a workloadSelector')
     yield from check_match_labels(spec.workload_selector, "spec.workloadSelector")
+    if WEIGHTED_ROUND_ROBIN in context.annotations:
+        yield from _check_weighted_round_robin(context.annotations[WEIGHTED_ROUND_ROBIN], spec.traffic_policy)
+
+
+def _check_weighted_round_robin(text: str, policy: api.TrafficPolicy | None) -> Iterator[Problem]:
+    path = f"metadata.annotations[{WEIGHTED_ROUND_ROBIN}]"
+    try:
+        read_weighted_round_robin(text)
+    except ValueError as failure:
+        yield error(path, str(failure))
+    if policy is not None and not yields_to_weights(policy.load_balancer):
+        yield warning(path, "has no effect: spec.trafficPolicy.loadBalancer chooses another load balancer")
 
 
 def check_traffic_policy(path: str, policy: api.TrafficPolicy) -> Iterator[Problem]:
@@ -57,10 +70,14 @@ def check_traffic_policy(path: str, policy: api.TrafficPolicy) -> Iterator[Probl
         policy.tunnel,
         policy.proxy_protocol,
         policy.retry_budget,
+        policy.session,
     )
     if all(part is None for part in parts) and not policy.port_level_settings:
         yield error(path, "says nothing: at least one field is required")
     yield from _check_shared(path, policy)
+    if policy.session is not None:
+        reason = "is set by policies of the Gateway API alone: use sessionPersistence of an XBackendTrafficPolicy"
+        yield error(f"{path}.session", reason)
     yield from check_parts(path, policy, _check_tunnel, "tunnel")
     if policy.tunnel is not None and policy.proxy_protocol is not None:
         yield error(f"{path}.proxyProtocol", "tunnel and proxyProtocol exclude each other")
@@ -97,17 +114,19 @@ def _check_shared(path: str, policy: api.TrafficPolicy | api.TrafficPolicyPortTr
 def check_outliers(path: str, outliers: api.OutlierDetection) -> Iterator[Problem]:
     """An `outlierDetection`."""
     yield from check_values(path, outliers, duration_reason, "interval", "base_ejection_time")
-    yield from check_values(path, outliers, percent_reason, "max_ejection_percent", "min_health_percent")
+    yield from check_values(
+        path, outliers, percent_reason, "max_ejection_percent", "min_health_percent", "failure_percentage_threshold"
+    )
     if outliers.consecutive_errors < 0:
         yield error(f"{path}.consecutiveErrors", "must not be negative")
     if outliers.consecutive_local_origin_failures and not outliers.split_external_local_origin_errors:
         reason = "has no effect unless splitExternalLocalOriginErrors is true"
         yield error(f"{path}.consecutiveLocalOriginFailures", reason)
-    yield from check_values(path, outliers, _error_status_reason, "outlier_detection_http_error_codes")
+    yield from check_values(path, outliers, _status_reason, "outlier_detection_http_error_codes")
 
 
-def _error_status_reason(code: int) -> str:
-    return "" if 400 <= code <= 599 else f"{code} is not an error status, allowed are 400 to 599"
+def _status_reason(code: int) -> str:
+    return "" if 100 <= code <= 599 else f"{code} is not an HTTP status, allowed are 100 to 599"
 
 
 def check_connection_pool(path: str, pool: api.ConnectionPoolSettings) -> Iterator[Problem]:

@@ -155,7 +155,7 @@ def call_header_reason(header: Header) -> str:
 
 
 def service_reason(service: str) -> str:
-    """For a provider's service: a host name, an IP address, or `namespace/host`."""
+    """The fault in a provider's service: a host name, an IP address, or `namespace/host`."""
     if not service:
         return "is missing"
     return scoped_host_reason(service, gateway=False) if "/" in service else fqdn_or_ip_reason(service)

@@ -42,7 +42,7 @@ def validate_wasm_plugin(spec: WasmPlugin, context: Context) -> Iterator[Problem
 
 
 def url_reason(url: str) -> str:
-    """For the URL of a module."""
+    """The fault in the URL of a module."""
     if not url:
         return "is missing"
     if _NOT_IN_URL.search(url):
@@ -106,7 +106,7 @@ _PLACE = re.compile(r'^\[string "[^"]*"\]:(\d+): ')
 
 
 def lua_reason(script: str) -> str:
-    """For a script: why LuaJIT does not compile it. It is compiled only, never run."""
+    """The reason why LuaJIT does not compile a script. It is compiled only, never run."""
     if script.startswith("\x1b"):
         return "is compiled Lua; Envoy is given the source"
     if "\0" in script:

@@ -36,6 +36,11 @@ _FIELDS = {
 }
 """The field of each type of filter: its Python name and its own."""
 
+_MAX_BODY = 65535
+
+PATH = re.compile(r"(?:[-A-Za-z0-9/._~!$&'()*+,;=:@]|%[0-9a-fA-F]{2})+")
+"""A path as the Gateway API has it, whole."""
+
 _GRPC_TYPES = ("RequestHeaderModifier", "ResponseHeaderModifier", "RequestMirror", "ExtensionRef")
 _REPEATABLE = ("RequestMirror", "ExtensionRef", "ExternalAuth")
 
@@ -216,3 +221,26 @@ def _check_external_auth(path: str, auth: api.HttpExternalAuthFilter) -> Iterato
             yield error(f"{path}.{name}", f"is missing: protocol {protocol} needs it")
         elif auth.protocol != protocol and settings is not None:
             yield error(f"{path}.{name}", f"can't be set with protocol {auth.protocol}")
+    yield from check_parts(path, auth, _check_asked_over_grpc, "grpc")
+    yield from check_parts(path, auth, _check_asked_over_http, "http")
+    if auth.forward_body is not None and auth.forward_body.max_size > _MAX_BODY:
+        yield error(f"{path}.forwardBody.maxSize", f"{auth.forward_body.max_size} is more than {_MAX_BODY} bytes")
+
+
+def _check_asked_over_grpc(path: str, settings: api.GrpcAuthConfig) -> Iterator[Problem]:
+    yield from _check_header_names(f"{path}.allowedHeaders", settings.allowed_headers)
+
+
+def _check_asked_over_http(path: str, settings: api.HttpAuthConfig) -> Iterator[Problem]:
+    yield from _check_header_names(f"{path}.allowedHeaders", settings.allowed_headers)
+    yield from _check_header_names(f"{path}.allowedResponseHeaders", settings.allowed_response_headers)
+    prefix = settings.path or ""
+    if len(prefix) > 1024 or (prefix and not PATH.fullmatch(prefix)):
+        yield error(f"{path}.path", f'"{prefix[:80]}" is not a path of at most 1024 characters')
+
+
+def _check_header_names(path: str, names: Sequence[str]) -> Iterator[Problem]:
+    yield from check_count(path, names, 64)
+    for index, name in enumerate(names):
+        yield from check_header_name(f"{path}[{index}]", name)
+    yield from check_distinct(path, (name.lower() for name in names), "is the same as")

@@ -21,8 +21,9 @@ from mesh_pilot.istio.rules.gateway_references import (
     hostname_reason,
     subdomain_reason,
 )
-from mesh_pilot.istio.rules.names import check_labels, is_ip
+from mesh_pilot.istio.rules.names import check_labels
 from mesh_pilot.model.config import Problem
+from mesh_pilot.model.net import is_ip
 
 _CONTROLLER = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9/._~%!$&'()*+,;=:-]+")
 _PROTOCOL = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]+")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from mesh_pilot.api.k8s.io.gateway_api import v1 as api
-from mesh_pilot.istio.rules.context import Context, check, check_parts, error
+from mesh_pilot.istio.rules.context import Context, check, check_parts, error, warning
 from mesh_pilot.istio.rules.gateway_references import (
     check_count,
     check_distinct,
@@ -25,6 +25,11 @@ from mesh_pilot.istio.rules.gateway_references import (
 from mesh_pilot.istio.rules.values import TOKEN
 from mesh_pilot.model.config import Problem
 
+_COOKIE_PATH = re.compile(r"/[\x21-\x3a\x3c-\x7e]{0,1023}")
+_HEADERS_OF_MESSAGES = frozenset(
+    ("connection", "content-length", "content-type", "host", "location", "set-cookie", "transfer-encoding", "upgrade")
+)
+"""Headers that a response does not survive as the name of a session."""
 _URI = re.compile(r"[^:/?#]+://[^/?#]*[^?#]*(\?[^#]*)?(#.*)?")
 
 
@@ -126,18 +131,31 @@ def check_session(path: str, session: api.SessionPersistence) -> Iterator[Proble
         here = f"{path}.{'cookie' if session.cookie is not None else 'cookieConfig'}"
         if is_header:
             yield error(here, "can't be set with type Header")
-        yield from check_one_of(f"{here}.lifetimeType", cookie.lifetime_type, ("Session", "Permanent"))
-        if cookie.lifetime_type == "Permanent" and session.absolute_timeout is None:
-            yield error(f"{path}.absoluteTimeout", "is missing: a permanent cookie needs it")
-        yield from _check_token(f"{here}.name", cookie.name)
+        yield from _check_cookie(here, cookie)
+    # Envoy takes the end of a session from its cookie alone: what a header or another cookie cannot say is a warning.
+    is_permanent = cookie is not None and cookie.lifetime_type == "Permanent"
+    if is_permanent and session.absolute_timeout is None:
+        yield error(f"{path}.absoluteTimeout", "is missing: a permanent cookie needs it")
+    elif session.absolute_timeout is not None and (is_header or not is_permanent):
+        yield warning(f"{path}.absoluteTimeout", "has no effect: only a cookie of lifetimeType Permanent has an end")
+    if session.header is not None and not is_header:
+        yield error(f"{path}.header", "can't be set with type Cookie")
+    named = [("sessionName", session.session_name, 128)]
     if session.header is not None:
-        if not is_header:
-            yield error(f"{path}.header", "can't be set with type Cookie")
-        yield from _check_token(f"{path}.header.name", session.header.name)
-    if session.session_name is not None and len(session.session_name) > 128:
-        yield error(f"{path}.sessionName", "is longer than 128 characters")
+        named.append(("header.name", session.header.name, 256))
+    for field, name, longest in named:
+        yield from _check_token(f"{path}.{field}", name, longest)
+        if is_header and name is not None and name.lower() in _HEADERS_OF_MESSAGES:
+            yield error(f"{path}.{field}", f"{name} has its own meaning in responses; use another header")
 
 
-def _check_token(path: str, name: str | None) -> Iterator[Problem]:
-    if name is not None and (len(name) > 256 or not TOKEN.fullmatch(name)):
+def _check_cookie(path: str, cookie: api.CookieConfig) -> Iterator[Problem]:
+    yield from check_one_of(f"{path}.lifetimeType", cookie.lifetime_type, ("Session", "Permanent"))
+    yield from _check_token(f"{path}.name", cookie.name, 256)
+    if cookie.path is not None and not _COOKIE_PATH.fullmatch(cookie.path):
+        yield error(f"{path}.path", f'"{cookie.path[:80]}" is not a path of a cookie, such as /shop')
+
+
+def _check_token(path: str, name: str | None, longest: int) -> Iterator[Problem]:
+    if name is not None and (len(name) > longest or not TOKEN.fullmatch(name)):
         yield error(path, f'"{name[:80]}" is not a name of a cookie or header')

@@ -12,8 +12,9 @@ from typing import Protocol
 from mesh_pilot.api.k8s.io.gateway_api.v1 import LabelSelector
 from mesh_pilot.istio.meaning.durations import read_duration
 from mesh_pilot.istio.rules.context import check, error
-from mesh_pilot.istio.rules.names import is_ip, label_key_reason, label_value_reason
+from mesh_pilot.istio.rules.names import label_key_reason, label_value_reason
 from mesh_pilot.model.config import Problem
+from mesh_pilot.model.net import is_ip
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -48,7 +49,7 @@ def check_one_of(path: str, value: str | None, allowed: Sequence[str], *, requir
 
 
 def subdomain_reason(text: str, what: str = "name", *, longest: int = 253) -> str:
-    """For a name of lower-case DNS labels between dots."""
+    """The fault in a name of lower-case DNS labels between dots."""
     if not text:
         return "is missing"
     if len(text) > longest:
@@ -62,7 +63,7 @@ def subdomain_reason(text: str, what: str = "name", *, longest: int = 253) -> st
 
 
 def hostname_reason(text: str, *, wildcard: bool) -> str:
-    """For a host of a listener or route: no IP address; `wildcard`: its first label may be ``*``."""
+    """The fault in a host of a listener or route: not an IP address; `wildcard`: its first label may be ``*``."""
     if is_ip(text):
         return f'"{text}" is an IP address; only host names are allowed'
     return subdomain_reason(text.removeprefix("*.") if wildcard else text, "host name", longest=253 - 2 * wildcard)
@@ -161,7 +162,7 @@ def check_options(path: str, options: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def duration_reason(text: str) -> str:
-    """For a duration in the form of GEP-2257: at most four numbers, of at most five digits, with units."""
+    """The fault in a duration in the form of GEP-2257: at most four numbers, of at most five digits, with units."""
     if _DURATION.fullmatch(text):
         return ""
     return f'"{text[:40]}" is not a duration of the Gateway API: up to four numbers of h, m, s or ms, such as 1h30m'

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from mesh_pilot.api.k8s.io.gateway_api import v1 as api
 from mesh_pilot.istio.rules.context import Context, check, check_parts, error
-from mesh_pilot.istio.rules.gateway_filters import check_filters, check_header_name, check_weighted
+from mesh_pilot.istio.rules.gateway_filters import PATH, check_filters, check_header_name, check_weighted
 from mesh_pilot.istio.rules.gateway_policies import check_session
 from mesh_pilot.istio.rules.gateway_references import (
     check_count,
@@ -25,7 +25,6 @@ from mesh_pilot.model.config import Problem
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
 _PATH_TYPES = ("Exact", "PathPrefix", "RegularExpression")
 _VALUE_TYPES = ("Exact", "RegularExpression")
-_PATH = re.compile(r"(?:[-A-Za-z0-9/._~!$&'()*+,;=:@]|%[0-9a-fA-F]{2})+")
 _GRPC_SERVICE = re.compile(r"(?i:\.?[a-z_][a-z_0-9]*(\.[a-z_][a-z_0-9]*)*)")
 _GRPC_METHOD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _MAX_MATCHES = 128
@@ -152,7 +151,7 @@ def _check_path(path: str, match: api.HttpPathMatch) -> Iterator[Problem]:
         yield error(f"{path}.value", f'must not contain "{bad}"')
     elif value.endswith(("/..", "/.")):
         yield error(f"{path}.value", 'must not end with "/." or "/.."')
-    elif not _PATH.fullmatch(value):
+    elif not PATH.fullmatch(value):
         yield error(f"{path}.value", f'"{value[:80]}" has characters that a path can only have as %XX')
 
 
@@ -171,7 +170,7 @@ def _check_values(
             yield error(f"{here}.value", f"is longer than {longest} characters")
         elif match.type == "RegularExpression":
             yield from check(f"{here}.value", regex_reason(match.value))
-    # Other spellings of a name are no error: only the first counts.
+    # Other spellings of a name are not error: only the first counts.
     yield from check_distinct(path, (match.name or None for match in matches), "has the same name as")
 
 
@@ -200,7 +199,7 @@ def _check_timeouts(path: str, timeouts: api.HttpRouteTimeouts) -> Iterator[Prob
 def _check_retry(path: str, retry: api.HttpRouteRetry) -> Iterator[Problem]:
     for index, code in enumerate(retry.codes):
         if not 400 <= code <= 599:
-            yield error(f"{path}.codes[{index}]", f"{code} is no status of an error; 400 to 599")
+            yield error(f"{path}.codes[{index}]", f"{code} is not a status of an error; 400 to 599")
     yield from check_distinct(f"{path}.codes", retry.codes, "is the same as")
     yield from check_duration(f"{path}.backoff", retry.backoff)
     if retry.attempts is not None and retry.attempts < 0:

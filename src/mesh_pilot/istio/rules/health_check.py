@@ -1,4 +1,4 @@
-"""Rules for HealthCheck, a kind of our own."""
+"""Rules for HealthCheck, our own kind."""
 
 from __future__ import annotations
 

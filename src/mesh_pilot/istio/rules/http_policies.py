@@ -72,7 +72,7 @@ def check_cors(path: str, policy: api.CorsPolicy | None) -> Iterator[Problem]:
             yield error(here, "exact must not be empty")
         else:
             yield from check(here, string_match_reason(origin))
-    # Browsers read "*" in the lists below as every method or header, so it passes beside real names.
+    # Browsers read "*" in the lists below as every method or header, so it passes next to real names.
     for index, method in enumerate(policy.allow_methods):
         if method not in METHODS and method != "*":
             yield error(f"{path}.allowMethods[{index}]", f'"{method}" is not one of {", ".join(METHODS)}')

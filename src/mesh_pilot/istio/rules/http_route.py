@@ -52,8 +52,15 @@ def check_http_route(path: str, route: api.HttpRoute, *, delegate: bool) -> Iter
         yield from check_destination(f"{here}.destination", destination.destination)
         yield from check_headers(f"{here}.headers", destination.headers)
     yield from check_weights(f"{path}.route", [destination.weight for destination in route.route])
+    if route.session is not None:
+        yield error(
+            f"{path}.session", "is set by rules of the Gateway API alone: use sessionPersistence of an HTTPRoute"
+        )
     if route.timeout is not None:
         yield from check(f"{path}.timeout", duration_or_zero_reason(route.timeout))
+    if route.external_auth:
+        text = "is for what is made of HTTPRoutes; use an AuthorizationPolicy with action CUSTOM, or an HTTPRoute"
+        yield error(f"{path}.externalAuth", text)
 
 
 def _check_action(path: str, route: api.HttpRoute, delegate: bool) -> Iterator[Problem]:
@@ -110,7 +117,7 @@ def _check_match(path: str, match: api.HttpMatchRequest) -> Iterator[Problem]:
 
 def _check_header_match(path: str, name: str, value: api.StringMatch) -> Iterator[Problem]:
     yield from check(path, matched_header_reason(name))
-    if value.regex != "*":  # "*" is no regular expression, but users write it for "any value"
+    if value.regex != "*":  # "*" is not a regular expression, but users write it for "any value"
         yield from check(path, string_match_reason(value))
 
 

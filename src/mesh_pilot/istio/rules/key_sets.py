@@ -40,7 +40,7 @@ def key_set_reason(text: str) -> str:
         )
         json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        return "is not JSON: a text has half of a surrogate pair"
+        return "is not JSON: a string has half of a surrogate pair"
     except ValueError as problem:
         return f"is not JSON: {problem}"
     except RecursionError:
@@ -70,7 +70,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def _number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text:.20} is too large, or is no number")
+        raise ValueError(f"{text:.20} is too large, or is not a number")
     return number
 
 

@@ -24,7 +24,7 @@ from mesh_pilot.istio.rules.legacy_policies import GENERAL
 from mesh_pilot.model.config import Problem, Severity
 
 _DEPRECATED = "is deprecated: Istio removed this kind in 1.6; write AuthorizationPolicy"
-_BRACED = "braces have a meaning of their own in today's paths"
+_BRACED = "braces have their own meaning in today's paths"
 
 MANY_SUBJECTS = 100
 """Subjects with properties, users of tokens or groups that a binding has at most without a warning."""
@@ -127,9 +127,9 @@ def access_problems(path: str, rule: api.AccessRule) -> Iterator[Problem]:
 
 
 def subject_problems(path: str, subject: api.Subject) -> Iterator[Problem]:
-    """Warnings because of which a subject is nobody."""
+    """Warnings for a subject that matches no client."""
     if not names_somebody(subject):
-        yield warning(path, f'is empty: nobody; user: "{ANYBODY}" is everybody')
+        yield warning(path, f'is empty and matches no client; user: "{ANYBODY}" matches every client')
         return
     caller = caller_of(subject, peer_bound=False)
     found = []

@@ -12,6 +12,7 @@ from mesh_pilot.istio.rules.names import empty_reason
 from mesh_pilot.istio.rules.overlaps import overlapping_localities
 from mesh_pilot.istio.rules.values import (
     MAX_DURATION,
+    duration_or_zero_reason,
     duration_reason,
     header_size_reason,
     header_text_reason,
@@ -28,6 +29,8 @@ MAX_RING = 8 * 1024 * 1024
 WARMING = (Simple.UNSPECIFIED, Simple.ROUND_ROBIN, Simple.LEAST_REQUEST, Simple.LEAST_CONN)
 """Load balancers that support slow start."""
 
+_YIELDING = (Simple.UNSPECIFIED, Simple.ROUND_ROBIN)
+
 _TOPOLOGY = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone")
 
 
@@ -38,6 +41,7 @@ def check_load_balancer(
     if settings is None:
         return
     yield from check_parts(path, settings, _check_hash, "consistent_hash")
+    yield from check_parts(path, settings, _check_utilization, "backend_utilization")
     yield from check_locality(f"{path}.localityLbSetting", settings.locality_lb_setting, outliers)
     yield from check_zone_aware(f"{path}.zoneAwareLbSetting", settings.zone_aware_lb_setting, outliers)
     if settings.zone_aware_lb_setting is not None and settings.locality_lb_setting is not None:
@@ -51,6 +55,19 @@ def check_load_balancer(
     if warms and (settings.consistent_hash is not None or (settings.simple or Simple.UNSPECIFIED) not in WARMING):
         name = "warmup" if settings.warmup is not None else "warmupDurationSecs"
         yield warning(f"{path}.{name}", "has no effect: only ROUND_ROBIN and LEAST_REQUEST warm up")
+
+
+def yields_to_weights(settings: api.LoadBalancerSettings | None) -> bool:
+    """True if client-side weighted round robin may take its place: none is chosen, or round robin."""
+    return settings is None or (
+        settings.consistent_hash is None and (settings.simple or Simple.UNSPECIFIED) in _YIELDING
+    )
+
+
+def _check_utilization(path: str, settings: api.LoadBalancerSettingsBackendUtilizationLb) -> Iterator[Problem]:
+    yield from check_values(path, settings, duration_or_zero_reason, "weight_stabilization_period")
+    yield from check_values(path, settings, duration_reason, "weight_expiration_period", "weight_update_period")
+    yield from check_values(path, settings, empty_reason, "metric_names_for_computing_utilization")
 
 
 def _check_warmup(path: str, warmup: api.WarmupConfiguration) -> Iterator[Problem]:
@@ -160,7 +177,7 @@ def _check_failover(
     outliers: api.OutlierDetection | None,
 ) -> Iterator[Problem]:
     if (setting.failover or setting.failover_priority) and outliers is None:
-        yield warning(path, "failover needs an outlierDetection beside it to know which endpoints fail")
+        yield warning(path, "failover needs an outlierDetection next to it to know which endpoints fail")
     rules: Sequence[api.LocalityLoadBalancerSettingFailover | api.ZoneAwareLoadBalancerSettingFailover] = (
         setting.failover
     )

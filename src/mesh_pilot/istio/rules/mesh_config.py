@@ -13,8 +13,9 @@ from cryptography import x509
 from mesh_pilot.api.istio.mesh import v1alpha1 as api
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigCertificateData
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMode as OutboundMode
-from mesh_pilot.api.istio.networking.v1alpha3 import OutlierDetection
+from mesh_pilot.api.istio.networking.v1alpha3 import HttpRetry, OutlierDetection
 from mesh_pilot.api.istio.networking.v1beta1 import ProxyConfig as ProxyConfigObject
+from mesh_pilot.istio.meaning.descriptors import camel_case
 from mesh_pilot.istio.rules.common import check_match_labels
 from mesh_pilot.istio.rules.context import Context, check, check_parts, check_values, error, warning
 from mesh_pilot.istio.rules.destination_rule import check_connection_pool, check_outliers
@@ -36,7 +37,7 @@ from mesh_pilot.istio.rules.names import (
     wildcard_host_reason,
 )
 from mesh_pilot.istio.rules.telemetry import check_custom_tags
-from mesh_pilot.istio.rules.tls import CIPHERS, check_client_tls
+from mesh_pilot.istio.rules.tls import CIPHERS, check_client_tls, check_curves
 from mesh_pilot.istio.rules.values import (
     MAX_DURATION,
     duration_or_zero_reason,
@@ -53,7 +54,6 @@ OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _CLUSTER = re.compile(r"[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?")
 MIN_WINDOW, MAX_HTTP2 = 2**16 - 1, 2**31 - 1
 """Envoy's limits of HTTP/2 windows in bytes; the latter is its limit of streams, too."""
-CURVES = ("P-256", "P-384", "P-521", "X25519", "X25519MLKEM768")
 
 
 def validate_mesh(mesh: api.MeshConfig) -> Iterator[Problem]:
@@ -68,7 +68,8 @@ def validate_mesh(mesh: api.MeshConfig) -> Iterator[Problem]:
         yield from check_parts("outboundTrafficPolicy", outbound, check_client_tls, "tls")
         if outbound.mode != OutboundMode.ALLOW_ANY_DYNAMIC_DNS:
             yield warning("outboundTrafficPolicy.tls", "has no effect: it is for mode ALLOW_ANY_DYNAMIC_DNS")
-    yield from check_parts("", mesh, check_retries, "default_http_retry_policy")
+    yield from check_parts("", mesh, check_retries, "default_http_retry_policy", "default_inbound_http_retry_policy")
+    yield from check_parts("", mesh, _check_inbound_retries, "default_inbound_http_retry_policy")
     for index, settings in enumerate(mesh.service_settings):
         yield from check_values(f"serviceSettings[{index}]", settings, wildcard_host_reason, "hosts")
     yield from check_parts("", mesh, _check_label_selector, "discovery_selectors")
@@ -81,6 +82,42 @@ def validate_mesh(mesh: api.MeshConfig) -> Iterator[Problem]:
         yield from check_parts("defaultTrafficPolicy", policy, check_connection_pool, "connection_pool")
         yield from check_parts("defaultTrafficPolicy", policy, check_outliers, "outlier_detection")
     yield from check_parts("", mesh, check_proxy_config, "default_config")
+    yield from check_parts("", mesh, _check_acme, "acme")
+
+
+def _check_inbound_retries(path: str, retries: HttpRetry) -> Iterator[Problem]:
+    for name in ("per_try_timeout", "retry_remote_localities", "retry_ignore_previous_hosts"):
+        if getattr(retries, name) is not None:
+            yield warning(f"{path}.{camel_case(name)}", "has no effect: a sidecar has one application")
+
+
+def _check_acme(path: str, acme: api.AcmeIssuer) -> Iterator[Problem]:
+    if not acme.directory.startswith("https://"):
+        yield error(f"{path}.directory", f'"{acme.directory}" is not the https:// URL of a directory')
+    if not acme.terms_of_service_agreed:
+        yield error(f"{path}.termsOfServiceAgreed", "must be true: no issuer signs for who does not agree to its terms")
+    yield from check_values(path, acme, _contact_reason, "contacts")
+    names = [each.name for each in acme.credentials]
+    for index, each in enumerate(acme.credentials):
+        at = f"{path}.credentials[{index}]"
+        namespace, slash, name = each.name.rpartition("/")
+        if fqdn_reason(name) or (slash and not is_dns_label(namespace)):
+            yield error(f"{at}.name", f'"{each.name}" is not NAMESPACE/NAME, or NAME for one of the root namespace')
+        if each.name in names[:index]:
+            yield error(f"{at}.name", f'"{each.name}" is there twice')
+        yield from check_values(at, each, _provable_reason, "hosts")
+
+
+def _contact_reason(contact: str) -> str:
+    if contact.startswith("mailto:") and "@" in contact and "?" not in contact and "," not in contact:
+        return ""
+    return f'"{contact}" is not of the form mailto:ops@example.com'
+
+
+def _provable_reason(host: str) -> str:
+    if "*" in host:
+        return f'"{host}" is a wildcard, which http-01 cannot prove: list names'
+    return fqdn_reason(host)
 
 
 def _check_ports(mesh: api.MeshConfig) -> Iterator[Problem]:
@@ -107,7 +144,9 @@ def _check_timeouts(mesh: api.MeshConfig) -> Iterator[Problem]:
 def _check_names(mesh: api.MeshConfig) -> Iterator[Problem]:
     yield from check("trustDomain", trust_domain_reason(mesh.trust_domain))
     if mesh.trust_domain.endswith("."):  # istiod takes it
-        yield warning("trustDomain", "no SPIFFE name has a trust domain that ends in a dot: nobody gets a certificate")
+        yield warning(
+            "trustDomain", "no SPIFFE name has a trust domain that ends in a dot: no certificate can be issued"
+        )
     yield from check_values("", mesh, trust_domain_reason, "trust_domain_aliases")
     yield from check_values("", mesh, _identity_reason, "config_readers", "config_writers")
     yield from check("rootNamespace", dns_label_reason(mesh.root_namespace))
@@ -161,10 +200,8 @@ def _check_tls(mesh: api.MeshConfig) -> Iterator[Problem]:
         for index, cipher in enumerate(config.cipher_suites if config is not None else ()):
             if cipher not in CIPHERS:
                 yield warning(f"{name}.cipherSuites[{index}]", f'"{cipher}" is not a known cipher suite, ignored')
-    for index, curve in enumerate(mesh.tls_defaults.ecdh_curves if mesh.tls_defaults is not None else ()):
-        if curve not in CURVES:
-            reason = f'"{curve}" is not a known curve; known: {", ".join(CURVES)}'
-            yield warning(f"tlsDefaults.ecdhCurves[{index}]", reason)
+    if mesh.tls_defaults is not None:
+        yield from check_curves("tlsDefaults", mesh.tls_defaults.ecdh_curves)
 
 
 def check_proxy_config(path: str, proxy: api.ProxyConfig) -> Iterator[Problem]:
@@ -302,7 +339,7 @@ def check_ca_certificates(path: str, data: MeshConfigCertificateData) -> Iterato
 
 
 def pem_reason(pem: str) -> str:
-    """The reason why a text is not PEM of CA certificates; empty if it is."""
+    """The reason why a string is not PEM of CA certificates; empty if it is."""
     if "PRIVATE KEY" in pem:
         return "has a private key, which belongs in no configuration; give only certificates"
     try:

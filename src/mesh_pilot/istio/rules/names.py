@@ -13,24 +13,22 @@ from functools import lru_cache
 
 from mesh_pilot.istio.rules.context import check, error
 from mesh_pilot.model.config import Problem
-from mesh_pilot.model.net import UNIX_PREFIX
+from mesh_pilot.model.net import UNIX_PREFIX, is_ip
 
 MAX_DIGITS = 20
-"""Of a port or status that is written as text."""
+"""The most digits of a port or status that is written as text."""
 
 MAX_UNIX_PATH = 107
 """Bytes of a Unix socket's path, with the `@` of an abstract one: what a socket address has room for."""
 
 MAX_NAME_PART = 500
-"""Characters of a text of which a resource's name is made: a request for a name of over 1024 ends a proxy's stream."""
+"""The longest string that becomes a resource's name: a request for a name of over 1024 ends a proxy's stream."""
 
 _LABEL = re.compile(r"[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?")
 _WILDCARD_LABEL = re.compile(r"\*|(?:\*-?)?[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?")
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _GO_ATOI = re.compile(r"[-+]?[0-9]+")
-_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_IPV4 = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")
 
 
 def is_dns_label(text: str) -> bool:
@@ -47,12 +45,12 @@ def dns_label_reason(text: str) -> str:
 
 
 def fqdn_reason(name: str) -> str:
-    """For a domain name without wildcards."""
+    """The fault in a domain name without wildcards."""
     return _length_reason(name) or _labels_reason(name, name)
 
 
 def wildcard_host_reason(name: str) -> str:
-    """For a domain name whose first label may be `*` or start with it."""
+    """The fault in a domain name whose first label may be `*` or start with it."""
     if reason := _length_reason(name):
         return reason
     first, dot, rest = name.partition(".")
@@ -79,16 +77,6 @@ def _labels_reason(name: str, domain: str) -> str:
     return ""
 
 
-def is_ip(text: str) -> bool:
-    if ":" not in text:
-        return _IPV4.fullmatch(text) is not None
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return not isinstance(address, ipaddress.IPv6Address) or address.scope_id is None
-
-
 def empty_reason(text: str) -> str:
     return "" if text else "must not be empty"
 
@@ -102,7 +90,7 @@ def ip_reason(text: str) -> str:
 
 
 def subnet_reason(text: str) -> str:
-    """For an IP address or a CIDR block; host bits may be set, as Go allows."""
+    """The fault in an IP address or a CIDR block; host bits may be set, as Go allows."""
     if "/" not in text:
         return "" if is_ip(text) else f'"{text}" is not an IP address or CIDR block'
     try:
@@ -121,7 +109,7 @@ def fqdn_or_ip_reason(text: str) -> str:
 
 
 def unix_path_reason(path: str) -> str:
-    """For what follows `unix://`: an absolute path to a file, or `@` and an abstract name."""
+    """The fault in what follows `unix://`: an absolute path to a file, or `@` and an abstract name."""
     if not path:
         return "the path of a Unix socket must not be empty"
     if (size := len(path.encode())) > MAX_UNIX_PATH:
@@ -136,7 +124,7 @@ def unix_path_reason(path: str) -> str:
 
 
 def bound_ip_reason(text: str) -> str:
-    """For an IP address that a proxy itself listens on."""
+    """The fault in an IP address that a proxy itself listens on."""
     if reason := ip_reason(text):
         return reason
     address = ipaddress.ip_address(text)
@@ -147,7 +135,7 @@ def bound_ip_reason(text: str) -> str:
 
 
 def name_part_reason(text: str) -> str:
-    """For a text of which the name of a resource is made."""
+    """The fault in a string of which the name of a resource is made."""
     if len(text) > MAX_NAME_PART:
         return f"has {len(text)} characters, allowed are {MAX_NAME_PART}"
     return "can't have a zero byte" if "\0" in text else ""
@@ -163,7 +151,7 @@ def small_number(text: str) -> int | None:
 
 
 def address_and_port_reason(text: str) -> str:
-    """For `host:port`, with an IPv6 address in brackets."""
+    """The fault in `host:port`, with an IPv6 address in brackets."""
     host, colon, port = text.rpartition(":")
     if not colon:
         return f'"{text}" is not of the form host:port'
@@ -179,7 +167,7 @@ def address_and_port_reason(text: str) -> str:
 
 @lru_cache(maxsize=1024)  # the endpoints of a service have theirs in common
 def label_key_reason(key: str) -> str:
-    """For a label's key: an optional DNS name and `/`, then at most 63 characters."""
+    """The fault in a label's key: an optional DNS name and `/`, then at most 63 characters."""
     prefix, slash, name = key.rpartition("/")
     if slash and fqdn_reason(prefix):
         return f'"{key}" is not a label key: "{prefix}" is not a DNS name'
@@ -211,7 +199,7 @@ def check_labels(path: str, labels: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def trust_domain_reason(domain: str) -> str:
-    """For a trust domain: DNS labels between dots, which may be numbers."""
+    """The fault in a trust domain: DNS labels between dots, which may be numbers."""
     if not domain:
         return "must not be empty"
     parts = domain.removesuffix(".").split(".")
@@ -222,7 +210,7 @@ def trust_domain_reason(domain: str) -> str:
 
 
 def scoped_host_reason(text: str, *, gateway: bool) -> str:
-    """For a host of a Gateway (`host` or `namespace/host`) or of a Sidecar (`namespace/host`)."""
+    """The fault in a host of a Gateway (`host` or `namespace/host`) or of a Sidecar (`namespace/host`)."""
     namespace, slash, host = text.partition("/")
     if not slash:
         if not gateway:

@@ -79,7 +79,7 @@ def _complaint(pattern: bytes, encoding: object, instructions: int) -> str:
 
 
 def quoted(text: str) -> str:
-    """The regular expression that a text is matched by, as Go quotes it."""
+    """The regular expression that a string is matched by, as Go quotes it."""
     return _META.sub(r"\\\g<0>", text)
 
 
@@ -97,7 +97,7 @@ def rewrite_reason(pattern: str, rewrite: str) -> str:
 
 @lru_cache(maxsize=256)
 def compiled(pattern: str) -> Regex | None:
-    """A regular expression that matches in this process, in linear time; None if it is none."""
+    """A regular expression that matches in this process, in linear time; None if the pattern is not valid."""
     try:
         return cast(Regex, re2.compile(pattern, _options(_UNICODE, MAX_INSTRUCTIONS)))
     except re2.error:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, ServiceEntryLocation, ServicePort, WorkloadEntry
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntryResolution as Resolution
 from mesh_pilot.istio.rules.common import check_export_to, check_workload_selector
-from mesh_pilot.istio.rules.context import Context, check, check_parts, error, warning
+from mesh_pilot.istio.rules.context import Context, check, error, warning
 from mesh_pilot.istio.rules.names import (
     dns_label_reason,
     fqdn_reason,
-    is_ip,
     port_reason,
     subnet_reason,
     wildcard_host_reason,
@@ -19,7 +18,7 @@ from mesh_pilot.istio.rules.names import (
 from mesh_pilot.istio.rules.values import protocol_reason
 from mesh_pilot.istio.rules.workloads import check_address, check_details
 from mesh_pilot.model.config import Problem
-from mesh_pilot.model.net import UNIX_PREFIX
+from mesh_pilot.model.net import UNIX_PREFIX, is_ip
 from mesh_pilot.model.service import Protocol
 
 _DNS = (Resolution.DNS, Resolution.DNS_ROUND_ROBIN)
@@ -85,11 +84,16 @@ def _check_endpoints(spec: ServiceEntry) -> Iterator[Problem]:
     """The rules for endpoints under any resolution."""
     defined = {port.name for port in spec.ports}
     unix = False
+    good: Mapping[str, str] | None = None  # labels that have been checked: endpoints mostly share one object
     for index, endpoint in enumerate(spec.endpoints):
-        path = f"spec.endpoints[{index}]"
-        yield from check_details(path, endpoint)
         is_unix = endpoint.address.startswith(UNIX_PREFIX)
         unix = unix or is_unix
+        if endpoint.labels is good and not endpoint.ports and not endpoint.locality:
+            continue
+        path = f"spec.endpoints[{index}]"
+        problems = [*check_details(path, endpoint)]
+        good = None if problems else endpoint.labels
+        yield from problems
         for name in endpoint.ports:
             if name not in defined and not is_unix:
                 known = ", ".join(sorted(defined)) or "none"
@@ -104,7 +108,9 @@ def _check_resolution(spec: ServiceEntry) -> Iterator[Problem]:
         if spec.endpoints:
             yield error("spec.endpoints", "can't be set with resolution NONE; use STATIC or DNS")
     elif spec.resolution == Resolution.STATIC:
-        yield from check_parts("spec", spec, _check_static, "endpoints")
+        for index, endpoint in enumerate(spec.endpoints):
+            if not is_ip(endpoint.address):  # nearly all are
+                yield from _check_static(f"spec.endpoints[{index}]", endpoint)
     elif spec.resolution in _DNS:
         yield from _check_dns(spec)
     else:
@@ -112,9 +118,8 @@ def _check_resolution(spec: ServiceEntry) -> Iterator[Problem]:
 
 
 def _check_static(path: str, endpoint: WorkloadEntry) -> Iterator[Problem]:
+    """The rules for an endpoint whose address is not an IP address."""
     address = endpoint.address
-    if is_ip(address):  # nearly all are
-        return
     yield from check_address(path, endpoint)
     if address and not address.startswith(UNIX_PREFIX) and not fqdn_reason(address):
         yield error(f"{path}.address", f'"{address}" is not an IP address; host names need resolution DNS')

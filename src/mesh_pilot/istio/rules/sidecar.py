@@ -66,8 +66,12 @@ def _check_ingress_listener(path: str, listener: api.IstioIngressListener, port:
     if listener.default_endpoint:
         yield from check(f"{path}.defaultEndpoint", _default_endpoint_reason(listener.default_endpoint))
     yield from check_parts(path, listener, check_connection_pool, "connection_pool")
+    protocol = Protocol.parse(port.protocol)
+    pool = listener.connection_pool
+    if pool is not None and pool.http is not None and not protocol.is_http and protocol is not Protocol.AUTO:
+        yield warning(f"{path}.connectionPool.http", f"has no effect: port {port.number} is {port.protocol}")
     if listener.tls is not None:
-        yield from _check_ingress_tls(f"{path}.tls", listener.tls, Protocol.parse(port.protocol))
+        yield from _check_ingress_tls(f"{path}.tls", listener.tls, protocol)
 
 
 def _default_endpoint_reason(endpoint: str) -> str:

@@ -41,12 +41,12 @@ def header_format_reason(value: str) -> str:
 
 
 def log_format_reason(text: str) -> str:
-    """The same for a text of an access log."""
+    """The same for a string of an access log."""
     return _reason(text, _IN_LOGS)
 
 
 def format_reason(text: str) -> str:
-    """The same for a text with Envoy's built-in commands alone, such as the tag of a trace."""
+    """The same for a string with Envoy's built-in commands alone, such as the tag of a trace."""
     return _reason(text, {})
 
 
@@ -141,7 +141,7 @@ def _filter_state(argument: str) -> str:
 
 
 def _first_of(*choices: tuple[str, ...]) -> Callable[[str], str]:
-    """For parts between colons, of which each that has choices is one of them."""
+    """A rule for parts between colons, of which each that has choices is one of them."""
 
     def reason(argument: str) -> str:
         parts = argument.split(":", len(choices))

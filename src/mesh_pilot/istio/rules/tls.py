@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ServerTlsSettings
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettingsTlSmode as ClientMode
 from mesh_pilot.api.istio.networking.v1alpha3 import ServerTlsSettingsTlSmode as ServerMode
-from mesh_pilot.istio.rules.context import check, error, warning
+from mesh_pilot.istio.rules.context import check, check_values, error, warning
 from mesh_pilot.istio.rules.names import name_part_reason
 from mesh_pilot.model.config import Problem
 
@@ -38,8 +38,14 @@ CIPHERS = (
 )
 """The cipher suites of Envoy's BoringSSL, for TLS 1.2 and older."""
 
+CURVES = ("P-256", "P-384", "P-521", "X25519", "X25519MLKEM768")
+"""The curves of Envoy's BoringSSL."""
+
 MAX_CREDENTIALS = 2
 """Certificates that Envoy can choose from: one RSA and one ECDSA."""
+
+MAX_ALPN = 255
+"""Bytes of an ALPN protocol's name."""
 
 MAX_SNI = 255
 """Bytes of a server name."""
@@ -55,6 +61,8 @@ PASSING = (ServerMode.PASSTHROUGH, ServerMode.AUTO_PASSTHROUGH)
 def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
     """`tls` of a server, for any port."""
     yield from _check_ciphers(path, tls)
+    yield from check_curves(path, tls.ecdh_curves)
+    yield from check_values(path, tls, _alpn_reason, "alpn_protocols")
     yield from _check_sources(path, tls)
     low, high = tls.min_protocol_version, tls.max_protocol_version
     if low and high and low > high:
@@ -66,6 +74,7 @@ def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
     }
     named = {"credentialName": tls.credential_name, "credentialNames": tls.credential_names}
     lists: dict[str, object] = {"tlsCertificates": tls.tls_certificates}
+    handshake = {"ecdhCurves": tls.ecdh_curves, "alpnProtocols": tls.alpn_protocols}
     if tls.mode not in PASSING:
         yield from _check_names(path, {**files, "credentialName": tls.credential_name, "caCrl": tls.ca_crl})
         yield from _check_names(path, {f"credentialNames[{i}]": name for i, name in enumerate(tls.credential_names)})
@@ -75,7 +84,7 @@ def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
             if value:
                 yield error(f"{path}.{name}", "can't be set in mode ISTIO_MUTUAL, which uses the mesh's certificates")
     elif tls.mode in PASSING:
-        for name, value in {**files, **named, **lists}.items():
+        for name, value in {**files, **named, **lists, **handshake}.items():
             if value:
                 yield warning(f"{path}.{name}", f"has no effect in mode {tls.mode.name}, which does not terminate TLS")
     else:
@@ -117,6 +126,18 @@ def _check_sources(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
     given = [name for name, value in sources.items() if value]
     if len(given) > 1:
         yield error(f"{path}.{given[-1].split()[0]}", f"{given[0]} and {given[-1]} exclude each other")
+
+
+def check_curves(path: str, curves: Sequence[str]) -> Iterator[Problem]:
+    """`ecdhCurves` of a server or of the mesh."""
+    for index, curve in enumerate(curves):
+        if curve not in CURVES:
+            reason = f'"{curve}" is not a known curve; known: {", ".join(CURVES)}'
+            yield warning(f"{path}.ecdhCurves[{index}]", reason)
+
+
+def _alpn_reason(protocol: str) -> str:
+    return "" if 0 < len(protocol.encode()) <= MAX_ALPN else f"{protocol[:20]!r} has not 1 to {MAX_ALPN} bytes"
 
 
 def _check_ciphers(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
@@ -179,11 +200,15 @@ def check_client_tls(path: str, tls: ClientTlsSettings) -> Iterator[Problem]:
         "caCertificates": tls.ca_certificates,
         "caCrl": tls.ca_crl,
     }
+    named = {"credentialName": tls.credential_name, "caCertCredentialName": tls.ca_cert_credential_name}
     if tls.insecure_skip_verify:
         yield from _check_unverified(path, tls)
     if tls.mode != ClientMode.DISABLE:
         yield from check(f"{path}.sni", _sni_reason(tls.sni))
-        yield from _check_names(path, {**files, "credentialName": tls.credential_name})
+        yield from _check_names(path, {**files, **named})
+    # With credentialName, its roots yield to those of caCertCredentialName; two sources of roots alone contradict.
+    if tls.ca_certificates and tls.ca_cert_credential_name and tls.mode in (ClientMode.SIMPLE, ClientMode.MUTUAL):
+        yield error(f"{path}.caCertificates", "caCertCredentialName and caCertificates exclude each other")
     if tls.mode in (ClientMode.SIMPLE, ClientMode.MUTUAL) and tls.credential_name:
         for name, value in files.items():
             if value:
@@ -194,7 +219,7 @@ def check_client_tls(path: str, tls: ClientTlsSettings) -> Iterator[Problem]:
             if not files[name]:
                 yield error(f"{path}.{name}", "is missing: mode MUTUAL needs it, or credentialName")
     if tls.mode in (ClientMode.ISTIO_MUTUAL, ClientMode.DISABLE):
-        for name, value in {**files, "credentialName": tls.credential_name}.items():
+        for name, value in {**files, **named}.items():
             if value:
                 yield warning(f"{path}.{name}", f"has no effect in mode {tls.mode.name}")
 
@@ -209,7 +234,11 @@ def _check_unverified(path: str, tls: ClientTlsSettings) -> Iterator[Problem]:
     """Fields for the verification of the server, which exclude `insecureSkipVerify`."""
     verifying: dict[str, object] = {}
     if tls.mode in (ClientMode.SIMPLE, ClientMode.MUTUAL):
-        verifying = {"caCertificates": tls.ca_certificates, "subjectAltNames": tls.subject_alt_names}
+        verifying = {
+            "caCertificates": tls.ca_certificates,
+            "caCertCredentialName": tls.ca_cert_credential_name,
+            "subjectAltNames": tls.subject_alt_names,
+        }
     if tls.mode == ClientMode.SIMPLE:
         verifying["credentialName"] = tls.credential_name
     for name, value in verifying.items():

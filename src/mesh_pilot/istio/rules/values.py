@@ -29,7 +29,7 @@ NOT_IN_HEADERS = "\0\r\n"
 
 
 def duration_reason(value: timedelta) -> str:
-    """For durations of at least a millisecond, in whole milliseconds."""
+    """The fault in a duration of at least a millisecond, in whole milliseconds."""
     if value < MILLISECOND:
         return "must be at least 1ms"
     if value > MAX_DURATION:
@@ -38,7 +38,7 @@ def duration_reason(value: timedelta) -> str:
 
 
 def duration_or_zero_reason(value: timedelta) -> str:
-    """For durations where zero means no limit."""
+    """The fault in a duration where zero means no limit."""
     return "" if not value else duration_reason(value).replace("at least", "0s or at least")
 
 
@@ -47,14 +47,14 @@ def percent_reason(value: float) -> str:
 
 
 def percentage_reason(value: Percent) -> str:
-    """For a `Percent`, which Envoy resolves to a ten thousandth."""
+    """The fault in a `Percent`, which Envoy resolves to a ten thousandth."""
     if 0 < value.value < 0.0001:
         return f"{value.value:g} is too small; allowed are 0 and 0.0001 to 100"
     return percent_reason(value.value)
 
 
 def string_match_reason(match: StringMatch, *, empty_prefix: bool = False) -> str:
-    """For a StringMatch: its regular expression is valid, and it is not empty."""
+    """The fault in a StringMatch: its regular expression is not valid, or it is empty."""
     if match.regex is not None:
         return regex_reason(match.regex) if match.regex else "regex must not be empty"
     if match.prefix == "" and not empty_prefix:
@@ -83,7 +83,7 @@ def matched_header_reason(name: str) -> str:
 
 
 def changed_header_reason(name: str, *, authority: bool = False) -> str:
-    """For a header that is set, added or removed; `authority`: the host may be changed there."""
+    """The fault in the name of a header that is set, added or removed; `authority`: the host may be changed there."""
     if is_authority(name):
         return "" if authority else f"the {name} header can't be changed here"
     if name.startswith(":"):
@@ -92,24 +92,24 @@ def changed_header_reason(name: str, *, authority: bool = False) -> str:
 
 
 def header_value_reason(value: str) -> str:
-    """For a value in Envoy's substitution format: `%` starts a command, `%%` is a percent sign."""
+    """The fault in a value in Envoy's substitution format: `%` starts a command, `%%` is a percent sign."""
     return header_size_reason(value) or header_text_reason(value) or header_format_reason(value)
 
 
 def header_text_reason(text: str) -> str:
-    """For a text that becomes a header, or a part of one, as it is."""
+    """The fault in a string that becomes a header, or a part of one, as it is."""
     has = any(character in text for character in NOT_IN_HEADERS)
     return "has a line break or a zero byte, which no header can have" if has else ""
 
 
 def header_size_reason(text: str) -> str:
-    """For a text that becomes the name or the value of a header, or of a cookie's attribute."""
+    """The fault in a string that becomes the name or the value of a header, or of a cookie's attribute."""
     size = len(text.encode())
     return f"has {size} bytes, allowed are {MAX_HEADER}" if size > MAX_HEADER else ""
 
 
 def protocol_reason(protocol: str, *, empty: bool) -> str:
-    """For a port's protocol; `empty`: it may be left to detection."""
+    """The fault in a port's protocol; `empty`: it may be left to detection."""
     if not protocol:
         return "" if empty else "is missing"
     if Protocol.parse(protocol) is Protocol.AUTO:

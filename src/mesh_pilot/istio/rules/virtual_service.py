@@ -16,13 +16,13 @@ from mesh_pilot.istio.rules.names import (
     check_labels,
     dns_label_reason,
     fqdn_reason,
-    is_ip,
     port_reason,
     subnet_reason,
     wildcard_host_reason,
 )
 from mesh_pilot.istio.rules.overlaps import Cover, overlapping_hosts
 from mesh_pilot.model.config import Problem
+from mesh_pilot.model.net import is_ip
 
 MESH = "mesh"
 """The reserved gateway name that means the sidecars."""

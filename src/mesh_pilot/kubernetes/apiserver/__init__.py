@@ -9,7 +9,7 @@
 - `access`: the server and who we are to it; `kubeconfig`: as kubectl finds them.
 - `credentials`: those of the next request: files are read again, plugins run; `connections`: TLS and proxies.
 - `client`: requests, each one object or all of them.
-- `reflector`: the objects of one resource, listed and then watched for ever.
+- `reflector`: the objects of one resource, listed and then watched forever.
 - `resource`: the name and versions of a resource.
 
 It knows the API's conventions, and no kind of object.

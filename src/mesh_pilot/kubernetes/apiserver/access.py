@@ -20,7 +20,7 @@ class KubernetesError(SourceError):
 
 @attrs.frozen(kw_only=True)
 class Pem:
-    """PEM text, or a token, in a file, which is read anew for each use, or given directly."""
+    """PEM text, or a token, in a file, which is read again for each use, or given directly."""
 
     path: Path | None = None
     text: bytes = attrs.field(default=b"", repr=False)
@@ -66,9 +66,9 @@ class Access:
     """An API server, and the credentials towards it."""
 
     server: str
-    """Its URL."""
+    """The URL of the API server."""
     authority: Pem = Pem()
-    """Of its certificate; empty: those that the system trusts."""
+    """The CA certificates for the server's certificate; empty: those that the system trusts."""
     verify: bool = True
     server_name: str = ""
     """The name in its certificate, where it is not that of the URL."""
@@ -81,7 +81,7 @@ class Access:
     """``name:password``."""
     plugin: ExecPlugin | None = None
     headers: tuple[tuple[str, str], ...] = ()
-    """Of every request: for whom we act (impersonation), and whether answers may be compressed."""
+    """The headers of every request: for whom we act (impersonation), and whether answers may be compressed."""
 
 
 def impersonation(user: str, uid: str, groups: list[str], extra: Mapping[str, list[str]]) -> list[tuple[str, str]]:

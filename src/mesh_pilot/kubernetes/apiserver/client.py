@@ -4,7 +4,8 @@ One connection serves all: HTTP/1.1 with as many sockets as there are watches, s
 must not hold up the others. Every answer is bounded in bytes and in silence; a page that is too large is asked for
 again in smaller ones. A 401 renews the credential once, because tokens of machines rotate while connections live.
 Objects that only their metadata is needed of are asked for as ``PartialObjectMetadata``: a cluster's Secrets are then
-names. A list that began with one ``resourceVersion`` goes on with it, or begins anew when the server has forgotten it.
+names. A list that began with one ``resourceVersion`` continues with it, or begins again when the server has forgotten
+it.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ class ApiServerError(KubernetesError):
     def __init__(self, status: int, reason: str, message: str, retry_after_seconds: float = 0.0) -> None:
         super().__init__(message)
         self.status = status
-        """Of HTTP: 404, 409, 410, ..."""
+        """The HTTP status: 404, 409, 410, ..."""
         self.reason = reason
         """One word of the API's: ``NotFound``, ``AlreadyExists``, ``Conflict``, ``Expired``; empty if it gives none."""
         self.retry_after_seconds = retry_after_seconds
-        """How long the server wants not to be asked; 0 if it does not say."""
+        """The time for which the server wants no requests; 0 if it does not say."""
 
 
 class AnswerTooLarge(KubernetesError):
@@ -80,10 +81,10 @@ class _Http:
 class ApiClient:
     """A client of one API server, for everything that reads it or writes to it.
 
-    Every method raises KubernetesError: ApiServerError if the server refuses. Credentials are those of the moment of
+    Every method raises KubernetesError: ApiServerError if the server refuses. Credentials are those at the time of
     each request: files are read again, and after a 401 an exec plugin is asked again.
 
-    A connection for each request at a time: HTTP/1.1. With httpx, a cancelled stream of HTTP/2 goes on at the server,
+    A connection for each request at a time: HTTP/1.1. With httpx, a cancelled stream of HTTP/2 continues at the server,
     and keeps its share of the connection's window.
     State: the HTTP client in use, the credentials, whether the server streams lists.
     """
@@ -100,7 +101,7 @@ class ApiClient:
         self.streams_lists = True
         """False once the server has refused a streaming list: then lists are read in pages."""
         self.discovery = ApiDiscovery(self._discover)
-        """Its `renew` is to be called when CRDs change."""
+        """The resources that the server has; call `renew` when CRDs change."""
         self._answer_seconds = answer_seconds
         self._transport = transport
         self._credentials = CredentialSource(access)
@@ -227,7 +228,7 @@ class ApiClient:
         except (msgspec.DecodeError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise KubernetesError(f"{self.access.server}: {method} {path}: what answers is no API server")
+            raise KubernetesError(f"{self.access.server}: {method} {path}: what answers is not an API server")
         return found
 
     async def request_text(
@@ -285,7 +286,7 @@ class ApiClient:
         body: bytes | None,
         silence_seconds: float | None,
     ) -> AsyncIterator[httpx.Response]:
-        """An answer that is no refusal, with its body still to be read."""
+        """An answer that is not a refusal, with its body still to be read."""
         credential = await self._credentials.current()
         timeout = httpx.Timeout(self._answer_seconds, connect=CONNECT_SECONDS, read=silence_seconds)
         for is_last in (False, True):

@@ -22,13 +22,13 @@ import trio
 from mesh_pilot.kubernetes.apiserver.access import Access, ExecPlugin, KubernetesError
 
 PLUGIN_SECONDS = 60.0
-"""The longest time a plugin may take: it may ask a server, but nobody."""
+"""The longest time a plugin may take: it may ask a server, but not a person."""
 
 PLUGIN_PAUSE_SECONDS = 5.0
 """The shortest time from one run of a plugin to the next, however many requests want it."""
 
 EARLY_SECONDS = 10.0
-"""How long before they expire credentials are no longer used."""
+"""The time before they expire from which credentials are no longer used."""
 
 MAX_PLUGIN_BYTES = 1_000_000
 """The most that a plugin may give; it is ended if it gives more."""
@@ -186,13 +186,13 @@ def _read_credential(text: bytes, api_version: str) -> tuple[Credential, float]:
     except (ValueError, RecursionError):
         raise ValueError("not JSON") from None
     if not isinstance(found, Mapping) or found.get("kind") != "ExecCredential":
-        raise ValueError("its kind is another")
+        raise ValueError("the kind is another")
     if found.get("apiVersion") != api_version:
-        raise ValueError("its apiVersion is another")
+        raise ValueError("the apiVersion is another")
     status = found.get("status")
     if not isinstance(status, Mapping):
         raise ValueError("it has no status")
-    # As client-go has it: a token, a certificate with its key, or both; an absent end means for ever.
+    # As client-go has it: a token, a certificate with its key, or both; an absent end means forever.
     token, expires = status.get("token"), status.get("expirationTimestamp")
     certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
     if not token and not certificate:
@@ -201,7 +201,7 @@ def _read_credential(text: bytes, api_version: str) -> tuple[Credential, float]:
         raise ValueError("it has a certificate without its key, or a key without its certificate")
     authorization = _bearer(str(token)) if token else ""
     if token and not authorization:
-        raise ValueError("its token is not one line of printable ASCII")
+        raise ValueError("the token is not one line of printable ASCII")
     credential = Credential(
         authorization=authorization,
         certificate=str(certificate or "").encode(),

@@ -1,6 +1,6 @@
 """The text of lists and watches, cut into objects.
 
-A page is cut without being decoded, which takes a millisecond a megabyte; then each object is decoded by itself, and
+A page is cut without being decoded, which takes a millisecond a megabyte; then each object is decoded on its own, and
 others have their turn in between. A thread would not help: the decoder holds the interpreter's lock.
 """
 
@@ -127,7 +127,7 @@ def read_object(text: msgspec.Raw) -> dict[str, Any]:
 
 
 def read_status(text: bytes) -> RefusalStatus:
-    """The status in a text; of one that is none, its beginning is the message."""
+    """The status in a string; if it is not a status, the beginning of the string is the message."""
     try:
         status = _STATUSES.decode(text)
     except (msgspec.MsgspecError, RecursionError):

@@ -1,4 +1,4 @@
-"""The resources that an API server has: asked for a group at a time, and remembered for a moment.
+"""The resources that an API server has: asked for a group at a time, and remembered for a short time.
 
 Source of the rules: Kubernetes, "The Kubernetes API", on discovery. The aggregated form is not asked for: it would be
 megabytes where a server has many CRDs, and we want a few groups of it.
@@ -53,7 +53,7 @@ class ApiDiscovery:
         news.set()
 
     async def changed(self, seconds: float) -> bool:
-        """Wait for news, at most so long; False if there were none."""
+        """Wait for news, at most ``seconds``; False if there were none."""
         with trio.move_on_after(seconds):
             await self._news.wait()
             return True
@@ -84,4 +84,4 @@ def _no_api_server(path: str) -> Iterator[None]:
     try:
         yield
     except (LookupError, TypeError) as error:
-        raise KubernetesError(f"{path}: what answers is no API server") from error
+        raise KubernetesError(f"{path}: what answers is not an API server") from error

@@ -28,7 +28,7 @@ Fields = Mapping[str, object]
 
 
 def load_access(path: Path | None, context: str = "", *, flag: str = "") -> Access:
-    """By a context of a kubeconfig, its current one if none is named.
+    """The access by a context of a kubeconfig, its current one if none is named.
 
     ``path`` None: as a pod where we are one and no context is named, else by the files of ``KUBECONFIG`` or
     ``~/.kube/config``. ``flag`` is what names the path: errors begin with it. Raises KubernetesError.
@@ -60,7 +60,7 @@ def _load(path: Path | None, context: str) -> Access:
 
 
 def access_of_kubeconfig(text: str, where: str, context: str = "", *, allowed: Collection[str] | None = None) -> Access:
-    """By a kubeconfig that is no file; errors begin with ``where`` people find it.
+    """The access by a kubeconfig that is not a file; errors begin with ``where`` people find it.
 
     Its files must have absolute paths. ``allowed`` is for text that others wrote: of ``exec``, ``tokenFile``,
     ``clientKey``, ``clientCertificate`` and ``certificateAuthority`` (as files), it may have those only. Raises
@@ -88,7 +88,7 @@ class _Named:
         """Raises KubernetesError."""
         value = self.fields.get(name)
         if isinstance(value, Mapping | list):
-            raise KubernetesError(f"{self.file.where}: {name} is no text")
+            raise KubernetesError(f"{self.file.where}: {name} is not a string")
         return "" if value is None else str(value)
 
     def pem(self, file: str, data: str) -> Pem:
@@ -141,10 +141,10 @@ class _Kubeconfig:
         if urlsplit(server).username is not None:
             raise KubernetesError(f"{where}: the URL of the server has a user; put username and password into users")
         if proxy and not _is_url(proxy, _PROXIES):
-            raise KubernetesError(f"{where}: proxy-url is none; its scheme is one of {', '.join(_PROXIES)}")
+            raise KubernetesError(f"{where}: proxy-url is not valid; its scheme is one of {', '.join(_PROXIES)}")
         server_name = cluster.text("tls-server-name")
         if not server_name.isprintable():
-            raise KubernetesError(f"{where}: tls-server-name is no name")
+            raise KubernetesError(f"{where}: tls-server-name is not a name")
         headers = _impersonation(user)
         if cluster.fields.get("disable-compression"):
             headers.append(("accept-encoding", "identity"))
@@ -216,7 +216,7 @@ def _parsed(text: str, where: str, folder: Path | None) -> _KubeconfigFile:
     if not document:
         raise KubernetesError(f"{where} is empty")
     if not isinstance(document, Mapping):
-        raise KubernetesError(f"{where} is no kubeconfig: it is not an object")
+        raise KubernetesError(f"{where} is not a kubeconfig: it is not an object")
     return _KubeconfigFile(where, folder, document)
 
 
@@ -229,7 +229,7 @@ def _is_url(text: str, schemes: Collection[str]) -> bool:
 
 
 def _refuse(user: _Named) -> None:
-    """Raise KubernetesError for credentials that nobody makes any more."""
+    """Raise KubernetesError for credentials of kinds that are no longer made."""
     if isinstance(provider := user.fields.get("auth-provider"), Mapping):
         raise KubernetesError(
             f"{user.file.where} gets its token by the auth-provider {provider.get('name')}, which kubectl has no "
@@ -264,7 +264,7 @@ def _plugin(user: _Named, cluster: _Named) -> ExecPlugin | None:
     if not command:
         raise KubernetesError(f"{where} names no command")
     if plugin.get("interactiveMode") == "Always":
-        raise KubernetesError(f"{where} has interactiveMode Always, and nobody is here to answer it; use a token")
+        raise KubernetesError(f"{where} has interactiveMode Always, and there is no terminal to answer at; use a token")
     if "/" in command and user.file.folder is not None:
         command = str(user.file.folder / command)
     arguments, environment = plugin.get("args") or [], plugin.get("env") or []

@@ -1,11 +1,11 @@
-"""A reflector lists and watches the objects of one resource, for ever.
+"""A reflector lists and watches the objects of one resource, forever.
 
 Theory of operation
 ===================
 
-A list says at which version it is, a watch goes on from there; where the server has forgotten that version it says 410
-Gone, and the list is read again. Only the versions of objects are kept, so that of a second list only the differences
-are told; the objects themselves belong to the listener.
+A list says at which version it is, a watch continues from there; where the server has forgotten that version it says
+410 Gone, and the list is read again. Only the versions of objects are kept, so that of a second list only the
+differences are told; the objects themselves belong to the listener.
 
 * *Consistent lists.* Lists name no version. client-go's "0" is answered from the server's cache, which may lag: after a
   restart of ours, objects would go back in time.
@@ -13,7 +13,7 @@ are told; the objects themselves belong to the listener.
   know them refuses, or never ends the list; then this client lists in pages from there on.
 * *Silence.* A watch that is cut without a word looks like a quiet one, so each silence has a limit: that of bookmarks
   where the server sends these, else that of the watch.
-* *An older backup.* A restored server counts its versions on from lower ones, and a watch from ours would wait for ever
+* *An older backup.* A restored server counts its versions on from lower ones, and a watch from ours would wait forever
   or miss changes. After any failure what is there is compared with what was told (``_check_history``).
 * *Absence.* A server that starts may not know its CRDs yet: objects are gone once it has not known them for a while.
 
@@ -75,10 +75,10 @@ ABSENT_SECONDS = 30.0
 """The interval at which a resource that the server does not know is tried again."""
 
 NEWS_SECONDS = 1.0
-"""The first of the intervals after news of CRDs: a server takes a moment to serve what it was told."""
+"""The first of the intervals after news of CRDs: a server takes a short time to serve what it was told."""
 
 DOUBT_SECONDS = 15.0
-"""How long a resource must be absent before its objects are gone: a server that starts may not know its CRDs yet."""
+"""The time after which the objects of an absent resource are gone: a server that starts may not know its CRDs yet."""
 
 MAX_RETRY_AFTER_SECONDS = 300.0
 
@@ -138,7 +138,7 @@ class _Reflector:
     _position: str = ""
     """Empty: it must be listed."""
     _known: dict[str, str] = attrs.field(factory=dict)
-    """By namespace and name."""
+    """Versions by namespace and name."""
     _is_told: bool = False
     """The listener knows all of `_known`."""
     _is_told_absent: bool = False
@@ -216,7 +216,7 @@ class _Reflector:
             self._absent_since = now
         if self._known and now < self._absent_since + DOUBT_SECONDS:
             server, name = self.client.access.server, f"{self.resource.plural}.{self.resource.group}"
-            raise KubernetesError(f"{server}: it does not know {name} any more; their objects stay for a moment")
+            raise KubernetesError(f"{server}: it does not know {name} any more; their objects stay for now")
         if not self._is_told_absent:
             self._known, self._is_told = {}, False
             await self.listener.listed(self.resource, "", [])
@@ -368,7 +368,7 @@ class _Reflector:
             watch.silence.deadline = max(now, watch.began + watch.seconds) + GRACE_SECONDS
 
     async def _take(self, watch: WatchState, part: bytes) -> None:
-        """Take a part of the text; meanwhile the server may be silent."""
+        """Take a part of the text; the server may be silent until that is done."""
         watch.silence.deadline = float("inf")
         if trio.current_time() >= watch.began + STEADY_SECONDS:
             self._worked()

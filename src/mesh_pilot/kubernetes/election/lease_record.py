@@ -25,7 +25,7 @@ class LeaseRecord:
     """A Lease as it was read."""
 
     version: str
-    """Its resourceVersion, different after every change."""
+    """The resourceVersion of the Lease, different after every change."""
     holder: str = ""
     duration_seconds: float = 0.0
     transitions: int = 0
@@ -41,7 +41,7 @@ class LeaseRecord:
 
 
 def read_lease(found: Object) -> LeaseRecord:
-    """The record of an object. Raises ValueError for what is no Lease."""
+    """The record of an object. Raises ValueError for what is not a Lease."""
     try:
         spec = found.get("spec") or {}
         return LeaseRecord(

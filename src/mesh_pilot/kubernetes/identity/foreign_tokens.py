@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class ForeignTokenSettings:
-    """The tokens of others that are accepted; of a kind that is None, none are."""
+    """The tokens of others that are accepted; a kind without settings is not."""
 
     jwt_rules: Path | None = None
     """The file of issuers; see ``authenticators.token_issuers``."""

@@ -29,7 +29,7 @@ from mesh_pilot.model.spiffe import Identity
 
 REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 GROUP = "system:serviceaccounts"
-"""The group of all service accounts, and of nobody else."""
+"""The group of all service accounts, and of no other users."""
 
 MAX_REVIEWS = 16
 """Reviews at the same time."""
@@ -69,7 +69,7 @@ class KubernetesToken:
             client,
             failures=(_ReviewError, KubernetesError),
             trouble="tokens cannot be reviewed by Kubernetes",
-            refusal="its token cannot be reviewed now; the control plane's log says why",
+            refusal="the token cannot be reviewed now; the control plane's log says why",
             at_once=MAX_REVIEWS,
             remembered_seconds=REMEMBERED_SECONDS,
         )
@@ -116,19 +116,19 @@ async def _review(client: ApiClient, text: str, audiences: Collection[str]) -> M
         raise _ReviewError(f"it answers {error.status}") from None
     status = found.get("status")
     if not isinstance(status, dict):
-        raise _ReviewError("what answers is no API server: there is no status")
+        raise _ReviewError("what answers is not an API server: there is no status")
     return status
 
 
 def _names(status: Mapping[str, object], audiences: Collection[str]) -> tuple[str, str]:
     """Namespace and name of the service account of a review. Raises AuthenticationError."""
     if status.get("authenticated") is not True or status.get("error"):
-        raise AuthenticationError("rejected", "its token was rejected by Kubernetes: it is forged, expired or revoked")
+        raise AuthenticationError("rejected", "the token was rejected by Kubernetes: it is forged, expired or revoked")
     found = status.get("audiences")
     if not isinstance(found, list) or not any(audience in audiences for audience in found):
         raise AuthenticationError("audience", f"Kubernetes does not say that its token is for {', '.join(audiences)}")
     user = as_object(status, "user")
     name, groups = user.get("username"), user.get("groups")
     if not isinstance(name, str) or not isinstance(groups, list) or GROUP not in groups:
-        raise AuthenticationError("claim_form", "its token is not that of a service account")
+        raise AuthenticationError("claim_form", "the token is not that of a service account")
     return service_account_names(name)

@@ -50,7 +50,7 @@ class KubernetesRegistry:
     access: Access
     cluster_id: str = "Kubernetes"
     domain: str = "cluster.local"
-    """Its services are hosts below ``svc.`` of it."""
+    """The domain of the cluster: its services are hosts below ``svc.`` of it."""
     system_namespace: str = "istio-system"
     """The namespace whose network is the cluster's."""
     has_services: bool = True
@@ -61,7 +61,7 @@ class KubernetesRegistry:
     """How far ServiceExports and ServiceImports count."""
 
     def check(self) -> None:
-        """Its access was loaded, and a server that is away may come back: a folder of clusters must be there."""
+        """Check that a folder of clusters is there. Access was loaded, and a server that is away may come back."""
         _check_folder(self.clusters)
 
     def sources(self) -> Sequence[Source]:

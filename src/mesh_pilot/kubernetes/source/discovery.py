@@ -1,6 +1,6 @@
 """The resources that an API server has: asked for at start, when a CRD comes or goes, and now and then.
 
-Source of the rules: Kubernetes, "API Concepts", discovery; a CustomResourceDefinition is served a moment after it was
+Source of the rules: Kubernetes, "API Concepts", discovery; a CustomResourceDefinition is served shortly after it was
 created, so what its name promises is asked for until it is there.
 """
 
@@ -30,7 +30,7 @@ BLIND_SECONDS = 30.0
 """and where they can't be."""
 
 DOUBT_SECONDS = 15.0
-"""How long the server is not asked again whether a resource is gone that it may not know yet: one that starts."""
+"""The time for which a server is not asked again for a resource that is gone: one that starts may not know it yet."""
 
 _NOT_FOUND = 404
 
@@ -52,7 +52,7 @@ async def served_versions(client: ApiClient, resources: Collection[ApiResource])
                     if resource.plural in plurals:
                         found.setdefault(resource, set()).add(version)
     except (LookupError, TypeError, AttributeError) as error:
-        raise KubernetesError(f"{client.access.server}: what answers is no API server") from error
+        raise KubernetesError(f"{client.access.server}: what answers is not an API server") from error
     return {resource: frozenset(versions) for resource, versions in found.items()}
 
 

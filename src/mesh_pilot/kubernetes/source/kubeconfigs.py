@@ -56,10 +56,10 @@ class Kubeconfig:
 
     cluster_id: str
     origin: str
-    """Its place for people: a path, or ``Secret istio-system/remote-west``."""
+    """The place for people: a path, or ``Secret istio-system/remote-west``."""
     text: bytes = attrs.field(repr=False)
     path: Path | None = None
-    """Its file; files that it names are relative to it. None: it is of a Secret."""
+    """The file of the kubeconfig; files that it names are relative to it. None: it is of a Secret."""
     allowed: frozenset[str] = frozenset()
     """Insecure fields that one of a Secret may have nevertheless."""
 
@@ -78,7 +78,7 @@ Put = Callable[[Kubeconfigs], Awaitable[None]]
 
 @attrs.frozen(kw_only=True)
 class ClusterSettings:
-    """Where other clusters are found, and how long they are waited for."""
+    """Where other clusters are found, and how long a start waits for them."""
 
     folder: Path | None = None
     """A folder of kubeconfigs; it wins over Secrets."""
@@ -166,7 +166,7 @@ class KubeconfigFolder:
     def _passed_over(self, path: Path) -> None:
         if path.name not in self._named:
             self._named.add(path.name)
-            log.warning("a file of kubeconfigs is not read: its name is no cluster id", file=str(path))
+            log.warning("a file of kubeconfigs is not read: its name is not a cluster id", file=str(path))
 
 
 class KubeconfigSecrets:
@@ -241,7 +241,7 @@ class KubeconfigSecrets:
         await self._put(dict(self._found))
 
     def _read(self, found: Object) -> tuple[str, tuple[Kubeconfig, ...] | None]:
-        """The origin and the kubeconfigs of a Secret. What is no base64 is kept as it is: it is no kubeconfig."""
+        """The origin and the kubeconfigs of a Secret. What is not base64 is kept as it is: it is not a kubeconfig."""
         metadata = found["metadata"]
         origin = f"Secret {metadata.get('namespace', self._namespace)}/{metadata['name']}"
         data = found.get("data") or {}

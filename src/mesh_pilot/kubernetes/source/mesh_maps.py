@@ -29,7 +29,7 @@ class MeshMapNames:
     """The ConfigMaps that hold the mesh config, and what of them is read."""
 
     namespace: str = ROOT_NAMESPACE
-    """Of the control plane; the root namespace where the mesh config names none."""
+    """The namespace of the control plane; the root namespace where the mesh config names none."""
     revision: str = ""
     shared: str = ""
     """The name of the ConfigMap of users; empty: there is none."""

@@ -96,7 +96,7 @@ class SourceObjects:
         there: bool | None,
         standing: StandingKinds | None,
     ) -> None:
-        """Take in all the objects there are (``there`` is None), or one that is there or not.
+        """Take in all the objects there are (without ``there``), or one that is there or not.
 
         ``standing`` tells a deletion from a loss.
         """

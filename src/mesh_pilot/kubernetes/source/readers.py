@@ -95,7 +95,7 @@ class ConfigReader:
         return Reading(config)
 
     def fingerprint(self, found: Object) -> int | None:
-        """Of what counts: a spec changes with its generation, and the status of most kinds has no effect."""
+        """The fingerprint of what counts: a spec changes with its generation; most kinds' status has no effect."""
         metadata = found["metadata"]
         if self.kind.name in WITH_STATUS or not metadata.get("generation") or not metadata.get("uid"):
             return None

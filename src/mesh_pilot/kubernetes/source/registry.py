@@ -86,7 +86,7 @@ class RegistryStatistics:
     synced: bool
     waiting_for: str
     stale_seconds: float
-    """For how long some kind can't be read; 0 while all can."""
+    """The time for which some kind can't be read; 0 while all can."""
     trouble: str
     server: str
     objects: Mapping[str, int]
@@ -153,7 +153,7 @@ class KubernetesRegistrySource:
         self._nursery: trio.Nursery | None = None
         self._client: ApiClient | None = None
         self._endpoints_scope: trio.CancelScope | None = None
-        """Of the reflector of Endpoints, which runs where the server has no slices."""
+        """The scope of the reflector of Endpoints, which runs where the server has no slices."""
         self._turn = trio.Lock()
         """Held while events are sent: what changes while the first picture is sent comes after it."""
 
@@ -301,7 +301,7 @@ class KubernetesRegistrySource:
             if not problems:
                 return ObjectReading(name, version, self._reduced(kind, found))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            return ObjectReading(name, version, problems=(Problem("", f"is no {kind} that can be read: {error}"),))
+            return ObjectReading(name, version, problems=(Problem("", f"is not a readable {kind}: {error}"),))
         return ObjectReading(name, version, problems=as_reported(problems, lambda _: 0))
 
     def _reduced(self, kind: str, found: Object) -> JoinedObject | None:

@@ -1,7 +1,7 @@
 """Other clusters, whose services are read besides those of the own one. They come, change and go while we run.
 
-Each is a source of its own, with a supervisor; this one starts and ends them as kubeconfigs say. Rules: Istio's
-"Install Multicluster" and its remote secrets. One that is away at the start is waited for no longer than a time; what
+Each is its own source, with a supervisor; this one starts and ends them as kubeconfigs say. Rules: Istio's
+"Install Multicluster" and its remote secrets. A start waits for one that is away only a limited time; what
 the others have is not touched by it.
 """
 
@@ -22,7 +22,7 @@ from mesh_pilot.sources.base.supervisor import StateWriter, Supervisor
 
 NAME = "clusters"
 SYNC_SECONDS = 30.0
-"""How long a cluster's first picture is waited for, as by istiod."""
+"""The time that a start waits for a cluster's first picture, as istiod does."""
 
 log = structlog.get_logger(scope="sources")
 
@@ -40,7 +40,7 @@ class ClustersStatistics:
     waiting_for: str
     clusters: tuple[ClusterStatus, ...]
     timeouts: Mapping[str, int]
-    """By cluster id, how often its first picture did not come in time."""
+    """The number of times that a first picture did not come in time, by cluster id."""
     changes: Mapping[str, int]
     """Kubeconfigs that came (``add``), changed (``update``) or went (``delete``)."""
 
@@ -59,7 +59,7 @@ class _Cluster:
     timed_out: bool = False
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     ended: trio.Event | None = None
-    """Set when its source has ended; None: it does not run."""
+    """Set when its source ended; None: it does not run."""
 
     @property
     def status(self) -> SyncStatus:
@@ -77,7 +77,7 @@ class _Cluster:
 class RemoteClusters:
     """The source of all other clusters: it has no objects itself, and passes on those of the clusters' sources.
 
-    State: `_configs`, the kubeconfigs that there are; `_clusters` by id; what nobody uses, with the reason.
+    State: `_configs`, the kubeconfigs that there are; `_clusters` by id; those that are not used, with the reason.
     """
 
     name = NAME
@@ -92,10 +92,10 @@ class RemoteClusters:
     ) -> None:
         """``own_id``: the cluster that is read already, and wins over the others.
 
-        ``sync_seconds``: how long clusters are waited for at the start; 0: for ever.
+        ``sync_seconds``: how long the start waits for clusters; 0: forever.
         """
         self.state_writer: StateWriter | None = None
-        """Keeps the clusters' pictures; None: nobody does."""
+        """The writer of the clusters' pictures; None: they are not kept."""
         self._feed = feed
         self._make_source = make_source
         self._own_id = own_id
@@ -103,7 +103,7 @@ class RemoteClusters:
         self._configs: Kubeconfigs = {}
         self._clusters: dict[str, _Cluster] = {}
         self._unused: dict[tuple[str, str], str] = {}
-        """By cluster id and origin, why a kubeconfig is not used."""
+        """Why a kubeconfig is not used, by cluster id and origin."""
         self._timeouts: dict[str, int] = {}
         self._changes = {"add": 0, "update": 0, "delete": 0}
         self._is_listed = trio.Event()
@@ -158,7 +158,7 @@ class RemoteClusters:
             task_status.started()
 
     async def _announce(self, events: EventSender) -> None:
-        """Say that all clusters are there, or that they were waited for long enough."""
+        """Say that all clusters are there, or that the wait for them was long enough."""
         with trio.move_on_after(self._sync_seconds or float("inf")):
             await self._is_listed.wait()
             while any(cluster.is_waited_for for cluster in self._clusters.values()):
@@ -196,7 +196,7 @@ class RemoteClusters:
         try:
             access = config.access()
         except KubernetesError as error:
-            effect = "its last kubeconfig stays in use" if known is not None and known.supervisor else "it is not read"
+            effect = "the last kubeconfig stays in use" if known is not None and known.supervisor else "it is not read"
             log.error("a kubeconfig cannot be used", cluster=config.cluster_id, why=str(error), effect=effect)
             if known is None:
                 self._clusters[config.cluster_id] = _Cluster(config, digest, trouble=str(error))
@@ -209,7 +209,7 @@ class RemoteClusters:
             _tell_mesh(source, self._mesh)
         cluster = _Cluster(config, digest, access.server, Supervisor(source, self._events))
         if known is not None and known.supervisor is not None:
-            await self._end(known)  # what it had stays in force until the new one has its full picture
+            await self._end(known)  # what it had is kept until the new one has its full picture
             if self.state_writer is not None:
                 await self.state_writer.replaced(source)
             cluster.is_restored = known.is_restored

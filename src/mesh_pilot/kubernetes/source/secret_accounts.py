@@ -110,7 +110,7 @@ class SecretAccounts:
         except KubernetesError as error:
             if not self._has_complained:
                 self._has_complained = True
-                log.warning("it cannot be asked who may read Secrets; earlier answers stay in force", why=str(error))
+                log.warning("it cannot be asked who may read Secrets; earlier answers are kept", why=str(error))
             before = self._rulings.get(account)
             is_allowed = before is not None and before.is_allowed and not _is_refusal(error)
         else:

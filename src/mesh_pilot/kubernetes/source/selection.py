@@ -44,7 +44,7 @@ class KubernetesStatistics:
     synced: bool
     waiting_for: str
     stale_seconds: float
-    """For how long some kind can't be read; 0 while all can."""
+    """The time for which some kind can't be read; 0 while all can."""
     trouble: str
     server: str
     kinds: Mapping[str, int]

@@ -49,7 +49,7 @@ SETTLING_SECONDS = 1.0
 
 
 _KINDS, _NAMESPACES = "kinds", "namespaces"
-"""Titles of what is waited for beside the resources."""
+"""Titles of what the source waits for in addition to the resources."""
 
 
 class KubernetesSource:
@@ -86,7 +86,7 @@ class KubernetesSource:
             accounts.is_used = True
         self._client = client
         self._removed = frozenset(resource_of(kind) for kind in selection.kinds.values() if kind.legacy)
-        """Of kinds that Istio has no more: nobody misses them."""
+        """Resources of kinds that Istio has no more: a server need not have them."""
         self._maps = MeshMaps(selection.mesh, name, access.server) if selection.mesh is not None else None
         self._namespaces = NamespaceFilter()
         self._objects = SourceObjects(name, access.server, selection, self._namespaces, self._send, observer, accounts)
@@ -102,7 +102,7 @@ class KubernetesSource:
         """Set when something is listed, or namespaces are chosen."""
         self._turned: set[str] = set()
         self.turn = trio.Lock()
-        """Held while something that the server said is taken in and told: nobody is cancelled in the middle of it."""
+        """Held while something that the server said is taken in and told: no task is cancelled in the middle of it."""
 
     def __repr__(self) -> str:
         return f"<KubernetesSource {self.name}: {len(self._state)} objects, {len(self._state.rejections())} refused>"
@@ -232,7 +232,7 @@ class KubernetesSource:
         self.listed(_KINDS)
 
     async def _reflect(self, client: ApiClient, resource: ApiResource, scope: trio.CancelScope) -> None:
-        """Read a resource for as long as the server has it; all anew each time that its scope is cancelled."""
+        """Read a resource for as long as the server has it; all again each time that its scope is cancelled."""
         reader = self._readers[resource]
         while self._served.get(resource) is scope:
             with scope:
@@ -256,7 +256,7 @@ class KubernetesSource:
                 turned, self._turned = self._turned, set()
                 away = {namespace for namespace in turned if not self._namespaces.allows(namespace)}
                 await self._objects.leave_out(away)
-                log.info("namespaces chosen anew", source=self.name, left_out=sorted(away), read=sorted(turned - away))
+                log.info("namespaces chosen again", source=self.name, left_out=sorted(away), read=sorted(turned - away))
                 if turned - away:
                     for scope in self._served.values():
                         scope.cancel()

@@ -27,7 +27,7 @@ class ReadTroubles:
 
     @property
     def seconds(self) -> float:
-        """For how long some kind can't be read; 0 while all can."""
+        """The time for which some kind can't be read; 0 while all can."""
         return trio.current_time() - min(self._now.values())[0] if self._now else 0.0
 
     def clear(self) -> None:
@@ -39,7 +39,7 @@ class ReadTroubles:
         if kind not in self._now:
             write = log.debug if self._now else log.warning  # one line is enough if all kinds fail at once
             write(
-                "Kubernetes list or watch failed; its last objects stay in force",
+                "Kubernetes list or watch failed; its last objects are kept",
                 source=self._source,
                 kind=kind,
                 why=reason,

@@ -127,7 +127,7 @@ def _reconciled(having: int, proxies: int, refused: Rejected | None, is_in_force
         condition |= {
             "status": "False",
             "reason": "Refused",
-            "message": f"{why} ({'the last good version stays in force' if is_in_force else 'it has no effect'})",
+            "message": f"{why} ({'the last good version is kept' if is_in_force else 'it has no effect'})",
         }
     return {"conditions": [condition]}
 

@@ -40,7 +40,7 @@ MANAGER = "mesh-pilot"
 NOT_FOUND = 404
 
 _NO_RIGHT = "cannot patch resource"
-"""Of an API server's words for what no role allows; admission refuses single objects, with 403 as well."""
+"""The part of an API server's words for what no role allows; admission refuses single objects, with 403 as well."""
 
 
 @attrs.frozen
@@ -59,7 +59,7 @@ class StatusWriterStatistics:
 
 @attrs.define
 class _Pace:
-    """How often the same was written to an object."""
+    """The number of times that the same was written to an object."""
 
     wanted: Mapping[str, Json]
     times: int
@@ -239,7 +239,7 @@ class StatusWriter:
         return True
 
     async def _refused(self, client: ApiClient, key: ConfigKey, live: LiveObject, error: ApiServerError) -> None:
-        """The server did not take a status. Raises KubernetesError for what may go by itself."""
+        """The server did not take a status. Raises KubernetesError for what may go on its own."""
         path = live.resource.path(live.version, live.namespace, live.name)
         match error.status:
             case 409:
@@ -280,7 +280,7 @@ class StatusWriter:
             log.warning("somebody else writes the same status; it is written less and less often", object="/".join(key))
 
     def _note_undone(self, key: ConfigKey) -> None:
-        """Give way to another control plane: two that write in turn would do so for ever, and one is enough."""
+        """Give way to another control plane: two that write in turn would do so forever, and one is enough."""
         now = trio.current_time()
         self._undone = {other: at for other, at in self._undone.items() if now - at < RIVAL_SECONDS} | {key: now}
         if len(self._undone) < RIVAL_OBJECTS:

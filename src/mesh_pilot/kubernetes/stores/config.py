@@ -27,7 +27,7 @@ _NEVER = (400, 422)
 
 
 class KubernetesObjects:
-    """Implements ``ConfigStore``. No state of its own: a client for each request."""
+    """A ``ConfigStore`` of Kubernetes. It has no state: a client for each request."""
 
     def __init__(self, access: Access, source: str, client: Callable[[Access], ApiClient] = ApiClient) -> None:
         self._access = access
@@ -99,7 +99,7 @@ class KubernetesObjects:
                 yield client, resource, version
         except ApiServerError as error:
             if error.status == _CONFLICT:
-                raise ConfigConflict(f"{key} has changed in Kubernetes meanwhile: {error}") from None
+                raise ConfigConflict(f"{key} has changed in Kubernetes since it was read: {error}") from None
             if error.status in (*_NEVER, _NOT_FOUND):
                 raise ConfigRefusal(str(error)) from None
             raise ConfigStoreError(str(error)) from None

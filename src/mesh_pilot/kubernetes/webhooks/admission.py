@@ -19,7 +19,7 @@ MAX_WARNINGS = 20
 
 
 class ReviewError(ValueError):
-    """A body that is no AdmissionReview: the reason."""
+    """A body that is not an AdmissionReview: the reason."""
 
 
 @attrs.frozen(kw_only=True)
@@ -27,7 +27,7 @@ class AdmissionRequest:
     """The operation on an object that an API server asks about."""
 
     api_version: str
-    """Of the review; the answer has the same."""
+    """The version of the review; the answer has the same."""
     uid: str
     operation: str
     """``CREATE``, ``UPDATE``, ``DELETE`` or ``CONNECT``."""
@@ -54,7 +54,7 @@ class AdmissionAnswer:
 
     allowed: bool = True
     code: int = 0
-    """Of HTTP, where it is refused: 400 for what cannot be read, 422 for what is wrong in it."""
+    """The HTTP status of a refusal: 400 for what cannot be read, 422 for what is wrong in it."""
     message: str = ""
     causes: Sequence[tuple[str, str]] = ()
     """Fields, each with what is wrong with it."""
@@ -71,9 +71,9 @@ def read_review(body: bytes) -> AdmissionRequest:
     try:
         review = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ReviewError(f"the body is no JSON: {error}") from None
+        raise ReviewError(f"the body is not JSON: {error}") from None
     if not isinstance(review, dict) or review.get("kind") != "AdmissionReview":
-        raise ReviewError("the body is no AdmissionReview")
+        raise ReviewError("the body is not an AdmissionReview")
     if (version := review.get("apiVersion")) not in VERSIONS:
         raise ReviewError(f"apiVersion is {str(version)[:100]!r}; understood: {', '.join(VERSIONS)}")
     request = review.get("request")

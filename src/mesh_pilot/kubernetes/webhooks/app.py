@@ -1,6 +1,6 @@
 """The webhooks as an ASGI application: ``/validate``, ``/inject``, ``/httpsReady``, as istiod has them.
 
-What is asked is judged in threads, a few at a time, so that proxies are served meanwhile. A fault costs the request
+What is asked is judged in threads, a few at a time, so that proxies are still served. A fault costs the request
 that meets it, and no other.
 """
 
@@ -125,7 +125,7 @@ class WebhookApp:
 
     async def _inject(self, request: AdmissionRequest, path: str) -> AdmissionAnswer:
         started = time.perf_counter()
-        answer, skipped = AdmissionAnswer(), "it is no Pod that is created"
+        answer, skipped = AdmissionAnswer(), "it is not a Pod that is created"
         try:
             if (pod := pod_of(request)) is not None:
                 metadata = as_object(pod, "metadata")
@@ -175,7 +175,7 @@ class WebhookApp:
 
 
 def _refusal(scope: Scope) -> tuple[int, str] | None:
-    """The status and reason for a request that is no review, by its head."""
+    """The status and reason for a request that is not a review, by its head."""
     if scope["method"] != "POST":
         return 405, "reviews come by POST"
     headers = {name.lower(): value for name, value in scope["headers"]}

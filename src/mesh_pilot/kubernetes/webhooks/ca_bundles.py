@@ -118,7 +118,7 @@ class CaBundleWriter:
             self._forget((resource, found["metadata"]["name"]))
 
     def lost(self, resource: ApiResource, reason: str) -> None:
-        self._say(resource.plural, reason, effect="their caBundle is not kept meanwhile")
+        self._say(resource.plural, reason, effect="until then the caBundle in them is not kept")
 
     def found(self, resource: ApiResource) -> None:
         self._troubles.pop(resource.plural, None)
@@ -196,7 +196,7 @@ class CaBundleWriter:
     def _refused(self, key: tuple[ApiResource, str], error: ApiServerError) -> bool:
         resource, name = key
         if error.status in (_CONFLICT, _INVALID, _NOT_FOUND):
-            return True  # it has changed meanwhile: the watch brings it
+            return True  # it has changed since it was read: the watch brings it
         if resource is VALIDATING:
             self._update_errors[error.reason] += 1
         self._failed(resource, name, "webhook_update_failure", str(error))
@@ -226,13 +226,13 @@ class CaBundleWriter:
                 await client.request("POST", path, params={"dryRun": "All"}, json=body)
                 self._unasked += 1
                 if self._unasked >= _PATIENCE:  # the first ones come before our Service has us
-                    self._say("failurePolicy", _NOT_ASKED, effect="what nobody validates is written")
+                    self._say("failurePolicy", _NOT_ASKED, effect="objects are written unvalidated")
             except ApiServerError as error:
                 self._is_asked = _is_proof(error)
                 if not self._is_asked:
-                    self._say("failurePolicy", str(error), effect="what nobody validates is written")
+                    self._say("failurePolicy", str(error), effect="objects are written unvalidated")
             except KubernetesError as error:
-                self._say("failurePolicy", str(error), effect="what nobody validates is written")
+                self._say("failurePolicy", str(error), effect="objects are written unvalidated")
             if self._is_asked:
                 log.info("the api server asks our webhook", effect="what cannot be validated is refused from now on")
         return self._is_asked

@@ -38,16 +38,16 @@ class BundleCounts:
     """Writes to webhook configurations, since the start."""
 
     attempts: Mapping[str, int]
-    """By the name of a configuration."""
+    """Attempts by the name of a configuration."""
     retries: Mapping[str, int]
-    """By the same."""
+    """Retries by the name of a configuration."""
     failures: Mapping[tuple[str, str], int]
-    """By the same and the reason."""
+    """Failures by the name of a configuration and the reason."""
     validation_updates: int
     validation_update_errors: Mapping[str, int]
-    """By the API server's reason."""
+    """Failed updates by the API server's reason."""
     validation_load_errors: Mapping[str, int]
-    """By reason."""
+    """Failed loads by reason."""
 
 
 @attrs.frozen

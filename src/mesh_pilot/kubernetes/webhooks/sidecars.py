@@ -46,7 +46,7 @@ class SidecarSettingsFile:
         except (InjectionSettingsError, InjectionTemplateError) as error:
             if str(error) != self._refused:
                 self._refused = str(error)
-                log.error("settings of injection refused", reason=str(error), effect="the last good ones stay in force")
+                log.error("settings of injection refused", reason=str(error), effect="the last good ones are kept")
             return
         if injector is not None:
             self.injector = injector
@@ -61,7 +61,7 @@ class SidecarSettingsFile:
             self.look()
 
     def _read(self) -> Injector | None:
-        """The injector of a text that was not read yet; None for one that was, or without a file."""
+        """The injector of a string that was not read yet; None for one that was, or without a file."""
         if self._path is None:
             return None
         try:
@@ -82,7 +82,7 @@ MeshOf = Callable[[str, Mapping[str, str], Mapping[str, str]], InjectionMesh]
 """The mesh as a Pod's namespace, labels and annotations see it."""
 
 _BROKEN = (TypeError, AttributeError, LookupError, ValueError, RecursionError)
-"""The errors of reading a Pod that is none."""
+"""The errors of reading an object that is not a Pod."""
 
 
 def pod_of(request: AdmissionRequest) -> dict[str, object] | None:
@@ -104,6 +104,6 @@ def inject_into(
     except InjectionError as error:
         return AdmissionAnswer(allowed=False, code=422, message=f"{request.place}: {error}"), "refused"
     except _BROKEN as error:
-        reason = f"this is no Pod: {type(error).__name__}: {error}"
+        reason = f"this is not a Pod: {type(error).__name__}: {error}"
         return AdmissionAnswer(allowed=False, code=400, message=f"{request.place}: {reason}"), "refused"
     return AdmissionAnswer(patch=patch, warnings=found.warnings), "" if found.is_injected else found.reason

@@ -44,7 +44,7 @@ class Validated:
 
 
 def validate(request: AdmissionRequest) -> Validated:
-    """Whether an object may be written. What is deleted may always be, and what waits for its finalizers to go."""
+    """True if an object may be written. What is deleted may always be, and what waits for its finalizers to go."""
     if request.operation not in ("CREATE", "UPDATE"):
         return Validated(AdmissionAnswer(), RefusalReason.UNSUPPORTED_OPERATION)
     found = request.object
@@ -80,9 +80,9 @@ def _resource(document: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _known_version(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The object in a version that we know: all of a kind's are alike, and a newer one is no reason to refuse it.
+    """The object in a version that we know: all of a kind's are alike, and a newer one is accepted.
 
-    Raises KindError for what is no kind that is read.
+    Raises KindError for what is not a kind that is read.
     """
     api_version, name = found.get("apiVersion"), found.get("kind")
     if not isinstance(api_version, str) or not isinstance(name, str):
@@ -95,7 +95,7 @@ def _known_version(found: Mapping[str, Any]) -> Mapping[str, Any]:
             raise
         return {**found, "apiVersion": kind.api_versions[-1]}
     if kind is None:
-        reason = reason_ignored(api_version, name) or "its kind is none of those that are read"
+        reason = reason_ignored(api_version, name) or "the kind is not one of those that are read"
         raise KindError(f"{api_version} {name}: {reason}")
     return found
 

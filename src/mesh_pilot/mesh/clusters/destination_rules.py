@@ -23,6 +23,13 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
+from mesh_pilot.istio.meaning.weighted_round_robin import (
+    WEIGHTED_ROUND_ROBIN,
+    WeightedRoundRobin,
+    read_weighted_round_robin,
+    weighted_by_utilization,
+)
+from mesh_pilot.istio.rules.load_balancing import yields_to_weights
 from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.hosts import host_covers
@@ -47,12 +54,14 @@ class MergedRule:
 
     policy: api.TrafficPolicy | None = None
     subsets: Mapping[str, api.Subset] = attrs.field(factory=dict)
-    """By name, in the order in which they are declared."""
+    """Subsets by name, in the order in which they are declared."""
+    weights: WeightedRoundRobin | None = None
+    """Settings of the oldest rule that has the annotation."""
 
 
 @attrs.frozen
 class Policy:
-    """The traffic policy of a rule for one port and subset; a field is None if the rule does not set it."""
+    """The traffic policy of a rule for one port and subset; None for a field that the rule does not set."""
 
     load_balancer: api.LoadBalancerSettings | None = None
     connection_pool: api.ConnectionPoolSettings | None = None
@@ -61,11 +70,15 @@ class Policy:
     tunnel: api.TrafficPolicyTunnelSettings | None = None
     proxy_protocol: api.TrafficPolicyProxyProtocol | None = None
     retry_budget: api.TrafficPolicyRetryBudget | None = None
+    session: api.HttpSession | None = None
+    weights: WeightedRoundRobin | None = None
+    """Client-side weighted round robin in place of the load balancer: its ``backendUtilization``, or by an annotation,
+    for all ports and subsets that do not choose another one."""
 
 
 NO_POLICY = Policy()
 
-_FIELDS = tuple(attrs.fields_dict(Policy))
+_FIELDS = tuple(name for name in attrs.fields_dict(Policy) if name != "weights")
 _OF_PORTS = ("load_balancer", "connection_pool", "outlier_detection", "tls")
 """The fields that the settings of a port have, too."""
 
@@ -96,6 +109,7 @@ def merged_rule(view: View, ref: DestinationRuleRef) -> MergedRule:
     policy: api.TrafficPolicy | None = None
     made: api.TrafficPolicy | None = None
     subsets: dict[str, api.Subset] = {}
+    weights: WeightedRoundRobin | None = None
     for key in ref:
         config = view.config(key)
         if config is None:
@@ -108,7 +122,9 @@ def merged_rule(view: View, ref: DestinationRuleRef) -> MergedRule:
             policy = _first(policy, written)
         for subset in spec.subsets:
             subsets.setdefault(subset.name, subset)
-    return MergedRule(_filled(policy, made), subsets)
+        if weights is None and WEIGHTED_ROUND_ROBIN in config.annotations:
+            weights = read_weighted_round_robin(config.annotations[WEIGHTED_ROUND_ROBIN])
+    return MergedRule(_filled(policy, made), subsets, weights)
 
 
 def _filled(policy: api.TrafficPolicy | None, made: api.TrafficPolicy | None) -> api.TrafficPolicy | None:
@@ -145,6 +161,18 @@ def _with_name(tls: api.ClientTlsSettings | None) -> api.ClientTlsSettings | Non
 
 
 @derived
+def has_policy_tls(view: View, ref: DestinationRuleRef, port: int, subset: str = "") -> bool:
+    """True if the TLS for a port and subset is that of a BackendTLSPolicy."""
+    tls = traffic_policy(view, ref, port, subset).tls
+    configs = (view.config(key) for key in ref)
+    made = (config.spec.traffic_policy for config in configs if config is not None and config.made_from)
+    policies = [_verified(policy) for policy in made if policy is not None]
+    return tls is not None and any(
+        tls in (policy.tls, *(each.tls for each in policy.port_level_settings)) for policy in policies
+    )
+
+
+@derived
 def covers_many(view: View, ref: DestinationRuleRef) -> bool:
     """True if a rule has a wildcard host, so that it may apply to many services."""
     configs = (view.config(key) for key in ref)
@@ -173,8 +201,14 @@ def traffic_policy(view: View, ref: DestinationRuleRef, port: int, subset: str =
         return NO_POLICY
     merged = merged_rule(view, ref)
     result = _overlay(NO_POLICY, merged.policy, port)
-    chosen = merged.subsets.get(subset)
-    return _overlay(result, chosen.traffic_policy, port) if chosen else result
+    if chosen := merged.subsets.get(subset):
+        result = _overlay(result, chosen.traffic_policy, port)
+    utilization = result.load_balancer.backend_utilization if result.load_balancer is not None else None
+    if utilization is not None:
+        return attrs.evolve(result, weights=weighted_by_utilization(utilization))
+    if merged.weights is not None and yields_to_weights(result.load_balancer):
+        return attrs.evolve(result, weights=merged.weights)
+    return result
 
 
 def client_policy(view: View, ref: DestinationRuleRef, port: int, subset: str = "") -> Policy:
@@ -244,7 +278,7 @@ class _RuleMeta:
     export_to: frozenset[str]
     """See ``export_namespaces``."""
     written: frozenset[str]
-    """Its own ``exportTo``, as it is written; empty: none."""
+    """The ``exportTo`` of the rule, as it is written; empty: none."""
     selector: Labels | None
 
     @property

@@ -43,7 +43,7 @@ class Distribution:
     """A percentage of traffic for each group of localities; other localities get none."""
 
     percentages: tuple[tuple[str, int], ...]
-    """By locality pattern."""
+    """Percentages by locality pattern."""
 
 
 @attrs.frozen(cache_hash=True)

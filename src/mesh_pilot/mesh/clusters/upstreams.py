@@ -8,11 +8,11 @@ from operator import attrgetter
 import attrs
 
 from mesh_pilot.engine import derived
-from mesh_pilot.istio.rules.names import is_ip
 from mesh_pilot.mesh.clusters.destination_rules import DestinationRuleRef
-from mesh_pilot.mesh.names.resources import outbound, outbound_sni
+from mesh_pilot.mesh.names.resources import outbound, outbound_datagrams, outbound_sni
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.settings.mesh_defaults import cluster_defaults
+from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Endpoint, Resolution, Service, ServiceKey
 from mesh_pilot.model.spiffe import in_trust_domain, qualified
@@ -30,11 +30,13 @@ class Upstream:
     rule: DestinationRuleRef
     by_sni: bool = False
     """True for the cluster of AUTO_PASSTHROUGH gateways, which forward connections by server name."""
+    datagrams: bool = False
+    """True for the cluster of UDP listeners."""
 
     @property
     def name(self) -> str:
         """The cluster's name."""
-        spelling = outbound_sni if self.by_sni else outbound
+        spelling = outbound_sni if self.by_sni else outbound_datagrams if self.datagrams else outbound
         return spelling(self.service.host, self.port, self.subset)
 
 
@@ -88,9 +90,9 @@ def port_endpoints(view: View, service: ServiceKey, port: str) -> tuple[Endpoint
     Those with a host name are left out unless it is a service of DNS: proxies resolve no names for others. They come
     from WorkloadEntries, and from other ServiceEntries for the host.
     """
-    found = (e for e in view.endpoints(service) if e.service_port == port)
+    found = [e for e in view.endpoints(service) if e.service_port == port]
     if not _has_names(view, service):
-        found = (e for e in found if not e.address or e.is_unix or is_ip(e.address))
+        found = [e for e in found if is_ip(e.address) or not e.address or e.is_unix]
     return tuple(sorted(found, key=_by_address))
 
 

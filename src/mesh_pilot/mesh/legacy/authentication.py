@@ -70,7 +70,7 @@ def mesh_policy(view: View) -> ConfigKey | None:
 
 
 def _targeting(view: View, service: ServiceKey) -> tuple[PolicyTarget, ...]:
-    """As ``targeting``. Where no Policy names a service, as in most meshes, no service has a value of its own."""
+    """As ``targeting``. Where no Policy names a service, as in most meshes, no service has its own value."""
     return targeting(view, service) if _any_target(view, service.namespace) else ()
 
 

@@ -44,7 +44,7 @@ def any_legacy(view: View) -> bool:
 def legacy_policies(view: View, namespace: str, ports: tuple[ServedPort, ...]) -> LegacyPolicies:
     """The demands of a workload's port that serves these ports of services; of the namespace's, if it serves none.
 
-    If it serves several, the demands of all count: nobody can tell for which one a request is.
+    If it serves several, the demands of all count: a request does not show for which one it is.
     """
     if not any_legacy(view):
         return NO_LEGACY_POLICIES

@@ -52,4 +52,4 @@ def _of_access(view: View, key: ConfigKey) -> Iterator[tuple[str, str]]:
     if key.namespace != view.root_namespace:
         yield "metadata.namespace", f"has no effect: only an RbacConfig in {view.root_namespace} counts"
     elif view.config(ConfigKey("ClusterRbacConfig", "", GENERAL)) is not None:
-        yield "metadata.name", "has no effect beside a ClusterRbacConfig"
+        yield "metadata.name", "has no effect next to a ClusterRbacConfig"

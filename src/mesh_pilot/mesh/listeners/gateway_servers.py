@@ -14,9 +14,11 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
+from mesh_pilot.istio.gateway_api.values import SEMANTICS
 from mesh_pilot.mesh.listeners.inbound import workload_instances
+from mesh_pilot.mesh.names.resources import datagram_listener_name, listener_name
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
-from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import View
@@ -41,10 +43,12 @@ class ServerKind(StrEnum):
     """Forwards TLS by server name."""
     AUTO_PASSTHROUGH = "AUTO_PASSTHROUGH"
     """Forwards TLS to the cluster that the server name encodes."""
+    UDP = "UDP"
+    """Forwards datagrams: a server of the Gateway API, as Istio has none."""
 
     @property
     def is_plain(self) -> bool:
-        return self in (ServerKind.HTTP, ServerKind.TCP)
+        return self in (ServerKind.HTTP, ServerKind.TCP, ServerKind.UDP)
 
 
 UNTRANSLATED_LABEL = "experimental.istio.io/disable-gateway-port-translation"
@@ -74,11 +78,13 @@ class GatewayServer:
     hosts: tuple[str, ...]
     """``host`` or ``namespace/host``, in lower case; the namespace may be ``*``."""
     route_name: str
-    """Its route table; empty if it routes no requests."""
+    """The route table of the server; empty if it routes no requests."""
     redirects: bool
     """Plaintext requests are redirected to HTTPS."""
     stat_prefix: str = ""
     """The server's name. As in Istio only for HTTPS servers, because plaintext servers of a port share a listener."""
+    elsewhere: tuple[str, ...] = ()
+    """The hosts of the other HTTPS servers of its listener, for one of the Gateway API."""
 
     @property
     def gateway_name(self) -> str:
@@ -86,7 +92,7 @@ class GatewayServer:
 
     @property
     def server_names(self) -> tuple[str, ...]:
-        """Its hosts without namespaces."""
+        """The hosts without namespaces."""
         return tuple(sorted({host.rpartition("/")[2] for host in self.hosts}))
 
     def hosts_for(self, namespace: str) -> tuple[str, ...]:
@@ -104,6 +110,15 @@ class GatewayListener:
     servers: tuple[GatewayServer, ...]
     also: tuple[str, ...] = ()
     """Further addresses that it listens at."""
+
+    @property
+    def is_udp(self) -> bool:
+        return self.servers[0].kind is ServerKind.UDP
+
+    @property
+    def name(self) -> str:
+        """The listener's name in Envoy."""
+        return (datagram_listener_name if self.is_udp else listener_name)(self.bind, self.port)
 
 
 @attrs.frozen
@@ -128,7 +143,8 @@ class MergedServers:
 def target_ports(view: View, workload: Workload) -> TargetPorts:
     """The workload ports of a router, by port of the services that it is an endpoint of."""
     found: dict[int, int] = {}
-    for instance in workload_instances(view, workload):
+    # Of a TCP and a UDP port of one number, the former says where both are.
+    for instance in sorted(workload_instances(view, workload), key=lambda each: each.port.protocol is Protocol.UDP):
         if UNTRANSLATED_LABEL not in instance.service.labels:
             found.setdefault(instance.port.number, instance.endpoint.port)
     return tuple(sorted(found.items()))
@@ -140,12 +156,20 @@ def merged_servers(view: View, scope: OutboundScope, ports: TargetPorts) -> Merg
     merger = _ServerMerger(scope.wildcards, unprivileged=scope.is_on("UNPRIVILEGED_POD"))
     for key in scope.gateways:
         config = view.config(key)
-        for index, server in enumerate(config.spec.servers if config is not None else ()):
+        if config is None:
+            continue
+        for index, server in enumerate(config.spec.servers):
             if server.port is not None:
                 bound = dict(ports).get(server.port.number, server.port.number)
                 bind = plain_address(server.bind)
-                merger.add(_server(key, index, server, server.port, bound, bind, scope.wildcard))
+                made = config is not None and bool(config.made_from)
+                one = _server(key, index, server, server.port, bound, bind, scope.wildcard, made=made)
+                merger.add(one, detects=_is_of_gateway_api(config))
     return merger.result()
+
+
+def _is_of_gateway_api(config: Config) -> bool:
+    return bool(config.made_from) and SEMANTICS in config.annotations
 
 
 @attrs.define
@@ -157,13 +181,26 @@ class _ListenerServers:
     """TLS servers by host."""
     tables: dict[str, GatewayServer] = attrs.field(factory=dict)
     """HTTPS servers by route table."""
+    detecting: set[str] = attrs.field(factory=set)
+    """The route tables of those that answer requests for hosts of others."""
 
-    def add(self, server: GatewayServer) -> None:
+    def add(self, server: GatewayServer, *, detects: bool) -> None:
         self.servers.append(server)
+        if detects and server.kind is ServerKind.HTTPS:
+            self.detecting.add(server.route_name)
         if not server.kind.is_plain:
             self.names.update(dict.fromkeys(server.server_names, server))
         if server.kind is ServerKind.HTTPS:
             self.tables[server.route_name] = server
+
+    def merged(self) -> Iterator[GatewayServer]:
+        """The servers, each with the hosts that it has to know of the others."""
+        for server in self.servers:
+            if server.route_name in self.detecting:
+                others = (each for each in self.tables.values() if each is not server)
+                names = sorted({name for each in others for name in each.server_names}.difference(server.server_names))
+                server = attrs.evolve(server, elsewhere=tuple(names))
+            yield server
 
     def conflict(self, server: GatewayServer) -> str:
         """The reason why a server can't share the listener; empty if it can."""
@@ -190,37 +227,36 @@ class _ServerMerger:
     def __init__(self, wildcards: tuple[str, ...], *, unprivileged: bool) -> None:
         self._wildcards = wildcards
         self._unprivileged = unprivileged
-        self._listeners: dict[tuple[str, int], _ListenerServers] = {}
-        self._tables: dict[str, list[GatewayServer]] = {}
+        self._listeners: dict[tuple[str, int, bool], _ListenerServers] = {}
+        """Listeners by address, port, and whether they are UDP."""
         self._skipped: list[SkippedServer] = []
 
-    def add(self, server: GatewayServer) -> None:
-        listener = self._listeners.get((server.bind, server.bound)) or _ListenerServers()
+    def add(self, server: GatewayServer, *, detects: bool) -> None:
+        at = (server.bind, server.bound, server.kind is ServerKind.UDP)
+        listener = self._listeners.get(at) or _ListenerServers()
         reason = listener.conflict(server)
         if self._unprivileged and server.bound < FIRST_UNPRIVILEGED_PORT:
             reason = f"an unprivileged router can't listen on port {server.bound}"
         if reason:
             self._skipped.append(SkippedServer(server, reason))
             return
-        listener.add(server)
-        self._listeners[(server.bind, server.bound)] = listener
-        if server.route_name:
-            self._tables.setdefault(server.route_name, []).append(server)
+        listener.add(server, detects=detects)
+        self._listeners[at] = listener
 
     def result(self) -> MergedServers:
-        return MergedServers(
-            listeners=tuple(
-                GatewayListener(*address, tuple(found.servers), tuple(self._also(address[1], found)))
-                for address, found in self._listeners.items()
-            ),
-            tables={name: tuple(servers) for name, servers in self._tables.items()},
-            skipped=tuple(self._skipped),
+        listeners = tuple(
+            GatewayListener(bind, port, tuple(found.merged()), tuple(self._also(port, found, udp=udp)))
+            for (bind, port, udp), found in self._listeners.items()
         )
+        tables: dict[str, tuple[GatewayServer, ...]] = {}
+        for server in (server for listener in listeners for server in listener.servers if server.route_name):
+            tables[server.route_name] = (*tables.get(server.route_name, ()), server)
+        return MergedServers(listeners, tables, tuple(self._skipped))
 
-    def _also(self, port: int, found: _ListenerServers) -> Iterator[str]:
+    def _also(self, port: int, found: _ListenerServers, *, udp: bool) -> Iterator[str]:
         """The further addresses of a listener: Envoy takes none that another listener has."""
         if any(server.any_address for server in found.servers):
-            yield from (each for each in self._wildcards[1:] if (each, port) not in self._listeners)
+            yield from (each for each in self._wildcards[1:] if (each, port, udp) not in self._listeners)
 
 
 def _named(server: GatewayServer) -> str:
@@ -228,10 +264,11 @@ def _named(server: GatewayServer) -> str:
 
 
 def _server(
-    key: ConfigKey, index: int, spec: api.Server, port: api.Port, bound: int, bind: str, wildcard: str
+    key: ConfigKey, index: int, spec: api.Server, port: api.Port, bound: int, bind: str, wildcard: str, *, made: bool
 ) -> GatewayServer:
+    """``made``: of the Gateway API."""
     protocol = Protocol.parse(port.protocol)
-    kind = _kind(protocol, spec.tls)
+    kind = ServerKind.UDP if made and protocol is Protocol.UDP else _kind(protocol, spec.tls)
     return GatewayServer(
         gateway=key,
         index=index,

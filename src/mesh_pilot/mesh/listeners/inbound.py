@@ -28,7 +28,7 @@ from mesh_pilot.mesh.names.resources import (
 )
 from mesh_pilot.mesh.policies.context import PolicyContext, inbound_context
 from mesh_pilot.mesh.policies.peer_authentication import PeerModes, peer_modes
-from mesh_pilot.mesh.policies.rate_limits import limited_ports
+from mesh_pilot.mesh.policies.rate_limits import limited_ports, rate_limit_servers
 from mesh_pilot.mesh.proxy.registration import registered
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.routing.l4 import idle_timeout
@@ -37,7 +37,7 @@ from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
-from mesh_pilot.model.service import Instance, Protocol, ServiceKey
+from mesh_pilot.model.service import CONNECT_TLS_MODE, Instance, Protocol, ServiceKey
 from mesh_pilot.world.view import View
 
 FIRST_UNPRIVILEGED_PORT = 1024
@@ -57,16 +57,18 @@ class InboundPort:
     bind: str
     """The address in the names of its filter chains and listener."""
     listen: tuple[str, ...] = ()
-    """The addresses of its own listener; empty where virtualInbound takes its connections."""
+    """The addresses of a separate listener; empty where virtualInbound takes its connections."""
     ingress: tuple[ConfigKey, int] | None = None
     """The Sidecar and the index of its ingress listener."""
     stat_name: str = ""
-    """Its stat name, if the mesh config has a pattern."""
+    """The stat name, if the mesh config has a pattern."""
     config: ConfigKey | None = None
     """The object that declares it."""
     service: ServiceKey | None = None
     """The service that it belongs to, if any."""
 
+    connect_id: str = ""
+    """See ``Service.connect_id``."""
     beside_captured: bool = False
     """True if it has its own listener on the wildcard address, where listeners of captured connections may be."""
     upgraded: bool = False
@@ -78,7 +80,7 @@ class InboundPort:
 
     @property
     def listener_name(self) -> str:
-        """The name of its own listener (see ``OutboundListener.name``)."""
+        """The name of a separate listener (see ``OutboundListener.name``)."""
         return bound_listener_name(self.bind, self.number) if self.beside_captured else self.name
 
 
@@ -118,11 +120,13 @@ class InboundSettings:
     wildcards: tuple[str, ...]
     """See ``OutboundScope.wildcards``."""
     idle_timeout: timedelta | None = None
-    """For TCP connections."""
+    """The idle timeout of TCP connections."""
     legacy: tuple[tuple[int, LegacyPolicies], ...] = ()
-    """By workload port, where they are not those of ``context``."""
+    """Legacy policies by workload port, where they are not those of ``context``."""
     limited: tuple[int, ...] = ()
-    """The workload ports that have rate limits of their own."""
+    """The workload ports that have their own rate limits."""
+    limiting: tuple[int, ...] = ()
+    """The workload ports of rate limit servers. To ask about requests there would be such a request again."""
 
     def context_at(self, port: int) -> PolicyContext:
         """The context of a workload port; 0: of those that no service declares."""
@@ -131,6 +135,8 @@ class InboundSettings:
             context = attrs.evolve(context, legacy=legacy)
         if port in self.limited:
             context = attrs.evolve(context, limits=attrs.evolve(context.limits, port=port))
+        if port in self.limiting:
+            context = attrs.evolve(context, limits=context.limits.local())
         return context
 
 
@@ -151,7 +157,9 @@ def workload_instances(view: View, workload: Workload) -> tuple[Instance, ...]:
         if service is None:
             continue
         for port in service.ports:
-            found += (Instance(service, port, e) for e in endpoints if e.service_port == port.name)
+            at_port = (e for e in endpoints if e.service_port == port.name)
+            # What listens at an endpoint of Consul's own mesh is a proxy of that, not this one.
+            found += (Instance(service, port, e) for e in at_port if e.tls_mode != CONNECT_TLS_MODE)
     return tuple(found)
 
 
@@ -232,7 +240,21 @@ def inbound_settings(view: View, workload: Workload) -> InboundSettings:
         idle_timeout=idle_timeout(scope),
         legacy=tuple(_legacy_by_port(view, served, context)),
         limited=limited_ports(view, context.limits),
+        limiting=_limiting_ports(view, workload) if context.limits.by_server else (),
     )
+
+
+def _limiting_ports(view: View, workload: Workload) -> tuple[int, ...]:
+    """The workload ports of rate limit servers."""
+    servers = rate_limit_servers(view)
+    sidecar = view.config(workload.scope.sidecar) if workload.scope.sidecar else None
+    found: set[int] = set()
+    for instance in workload_instances(view, workload):
+        if instance.port.number in servers.get(instance.service.host, ()):
+            found.add(instance.endpoint.port)
+            if sidecar is not None and sidecar.spec.ingress:  # its listeners have the service's port
+                found.add(instance.port.number)
+    return tuple(sorted(found))
 
 
 def _legacy_by_port(
@@ -274,6 +296,7 @@ def _service_ports(view: View, workload: Workload) -> Iterator[InboundPort]:
             stat_name=inbound_stat_name(pattern, instance.service, port),
             config=instance.service.config,
             service=instance.service.key,
+            connect_id=instance.service.connect_id,
         )
 
 
@@ -286,7 +309,9 @@ def inbound_stat_pattern(view: View) -> str:
 def _ingress(view: View, config: Config, workload: Workload) -> Iterator[InboundPort]:
     spec: api.Sidecar = config.spec
     scope = workload.scope
-    served = workload_instances(view, workload) if workload.spans.metrics is not None else ()  # nothing else asks
+    instances = workload_instances(view, workload)
+    served = instances if workload.spans.metrics is not None else ()  # nothing else asks
+    connected = [i for i in instances if i.service.connect_id]
     for index, listener in enumerate(spec.ingress):
         port = listener.port
         if port is None:
@@ -306,6 +331,7 @@ def _ingress(view: View, config: Config, workload: Workload) -> Iterator[Inbound
             ingress=(config.key, index),
             config=config.key,
             service=next((i.service.key for i in served if port.number in (i.endpoint.port, i.port.number)), None),
+            connect_id=next((i.service.connect_id for i in connected if port.number == i.endpoint.port), ""),
         )
 
 

@@ -29,7 +29,7 @@ from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.reach.joins import shard_groups, values_by_shard
 from mesh_pilot.mesh.reach.overlap_index import overlap_index
 from mesh_pilot.mesh.reach.sidecar_scope import egress_listeners, scope_shard_bits, scope_shards
-from mesh_pilot.mesh.settings.mesh_defaults import capture_ports
+from mesh_pilot.mesh.settings.mesh_defaults import READINESS_AND_METRICS, capture_ports
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.shards import CROSS_SHARD, subshards
@@ -66,7 +66,7 @@ class OutboundListener:
 
     @property
     def name(self) -> str:
-        """Envoy 1.40 crashes if a listener stops to bind its port, so one that binds has a name of its own."""
+        """Envoy 1.40 crashes if a listener stops to bind its port, so one that binds has its own name."""
         return (
             bound_listener_name(self.bind, self.port) if self.beside_captured else listener_name(self.bind, self.port)
         )
@@ -77,7 +77,7 @@ class OutboundListeners:
     """Outbound listeners, and the services that they have no room for."""
 
     listeners: Mapping[str, OutboundListener]
-    """By address and port, as ``listener_name`` joins them."""
+    """Listeners by address and port, as ``listener_name`` joins them."""
     conflicts: tuple[tuple[Order, Conflict], ...] = ()
     """With the order of the candidate that lost."""
 
@@ -265,9 +265,10 @@ class _ListenerMerger:
         self._catch_all = [index for index, listener in egress if not has_port(listener)]
         self._wildcard = scope.wildcard
         self._captures = scope.interception is not Interception.NONE
-        own = ((address, port) for address in scope.wildcards for port in capture_ports(view))
-        self._own = {listener_name(*each) for each in own} if self._captures else set()
-        """The addresses and ports of the listeners for captured connections."""
+        captured = dict.fromkeys(capture_ports(view) if self._captures else (), "for captured connections")
+        own = {**dict.fromkeys(READINESS_AND_METRICS, "for readiness or metrics"), **captured}
+        self._own = {listener_name(at, port): why for at in scope.wildcards for port, why in own.items()}
+        """The addresses and ports at which the sidecar itself listens, and what for."""
         self.conflicts: list[tuple[Order, Conflict]] = []
         self.without_http: set[str] = set()
         """Names of listeners on which HTTP is left out because of a server-first protocol."""
@@ -277,7 +278,7 @@ class _ListenerMerger:
         builder: _ListenerBuilder | None = None
         for candidate in candidates:
             if candidate.name in self._own:
-                reason = "the sidecar itself listens there, for captured connections"
+                reason = f"the sidecar itself listens there, {self._own[candidate.name]}"
                 self.conflicts.append((candidate.order, Conflict(candidate.name, "", candidate.host, reason)))
             elif candidate.member is None:
                 builder = self._with_http(builder, candidate)

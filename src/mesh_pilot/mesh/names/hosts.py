@@ -39,11 +39,12 @@ def names_of(host: str, dns_domain: str) -> tuple[str, ...]:
 
 
 def _short_forms(host: str, dns_domain: str) -> Iterator[str]:
-    proxy_namespace, in_cluster, _ = dns_domain.partition(CLUSTER_SERVICES)
+    proxy_namespace, in_cluster, mesh_domain = dns_domain.partition(CLUSTER_SERVICES)
     if in_cluster:
         name, dot, rest = host.partition(".")
-        namespace, found, _ = rest.partition(CLUSTER_SERVICES)
-        if not dot or not found:
+        namespace, found, domain = rest.partition(CLUSTER_SERVICES)
+        # A host of another domain must not take the names of the mesh's own services.
+        if not dot or not found or domain != mesh_domain:
             return
         if namespace == proxy_namespace:
             yield name

@@ -33,6 +33,13 @@ INVALID_CREDENTIAL = "invalid://"
 """In place of a credential's name: none, so that no connection is made."""
 ROOTS_SUFFIX = "-cacert"
 """Ends the name of the secret with the roots of a ``credentialName``."""
+CONNECT_PREFIX = "consul-connect:"
+"""Begins the names of secrets of Consul's own mesh."""
+CONNECT_ROOTS_SECRET = f"{CONNECT_PREFIX}roots"
+CONNECT_CALLER_SECRET = f"{CONNECT_PREFIX}caller"
+"""The leaf of the service that the proxy which asks for it is: one name, so that all callers share their clusters."""
+CONNECT_SERVICE_PREFIX = f"{CONNECT_PREFIX}service/"
+"""Begins the name of the secret with the leaf of a service, which comes next."""
 FILE_CERTIFICATE_PREFIX = "file-cert:"
 FILE_ROOTS_PREFIX = "file-root:"
 SYSTEM_ROOTS_SECRET = f"{FILE_ROOTS_PREFIX}system"
@@ -51,6 +58,8 @@ class Direction(StrEnum):
 
 
 _DIRECTIONS = frozenset(Direction)
+UDP_PORT = "/udp"
+"""Behind the port in the name of a cluster for datagrams; Istio has none."""
 
 
 class ClusterName(NamedTuple):
@@ -61,9 +70,11 @@ class ClusterName(NamedTuple):
     """The service port; for inbound clusters the workload port."""
     subset: str = ""
     host: str = ""
+    datagrams: bool = False
+    """True for the cluster of datagrams: a service may have a TCP and a UDP port of one number."""
 
     def __str__(self) -> str:
-        return f"{self.direction}|{self.port}|{self.subset}|{self.host}"
+        return f"{self.direction}|{self.port}{UDP_PORT if self.datagrams else ''}|{self.subset}|{self.host}"
 
     @property
     def sni(self) -> str:
@@ -81,6 +92,11 @@ def inbound(port: int) -> str:
     return f"inbound|{port}||"
 
 
+def outbound_datagrams(host: str, port: int, subset: str = "") -> str:
+    """``outbound|53/udp||dns.shop.svc.cluster.local``."""
+    return str(ClusterName(Direction.OUTBOUND, port, subset, host, datagrams=True))
+
+
 def outbound_sni(host: str, port: int, subset: str = "") -> str:
     """``outbound_.9080_.v1_.reviews.default.svc.cluster.local``: name of an outbound cluster as SNI."""
     return f"outbound_.{port}_.{subset}_.{host}"
@@ -96,9 +112,12 @@ def parse_cluster(name: str) -> ClusterName | None:
     parts = name.split("|", 3)
     if len(parts) != 4:
         parts = name.split("_.", 3)
-    if len(parts) != 4 or parts[0] not in _DIRECTIONS or not parts[1].isdecimal():
+    if len(parts) != 4 or parts[0] not in _DIRECTIONS:
         return None
-    return ClusterName(Direction(parts[0]), int(parts[1]), parts[2], parts[3])
+    port = parts[1].removesuffix(UDP_PORT)
+    if not port.isdecimal():
+        return None
+    return ClusterName(Direction(parts[0]), int(port), parts[2], parts[3], datagrams=port != parts[1])
 
 
 def credential(name: str) -> str:
@@ -128,6 +147,11 @@ def file_roots(path: str) -> str:
 def listener_name(bind: str, port: int) -> str:
     """``10.1.1.1_8080``."""
     return f"{bind}_{port}"
+
+
+def datagram_listener_name(bind: str, port: int) -> str:
+    """``0.0.0.0_53_udp``: a TCP listener may have the same address and port."""
+    return f"{listener_name(bind, port)}_udp"
 
 
 def bound_listener_name(bind: str, port: int) -> str:

@@ -10,10 +10,11 @@ from mesh_pilot.engine import derived
 from mesh_pilot.mesh.legacy.authorization import role_labels
 from mesh_pilot.mesh.legacy.ports import NO_LEGACY_POLICIES, LegacyPolicies, legacy_policies
 from mesh_pilot.mesh.policies.rate_limits import NO_RATE_LIMITS, RateLimits, limited_ports, rate_limits
+from mesh_pilot.mesh.policies.sessions import keeps_sessions
 from mesh_pilot.mesh.proxy.proxy_config import METADATA
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
-from mesh_pilot.mesh.selection.workloads import Labels, selecting_labels
+from mesh_pilot.mesh.selection.workloads import NO_LABELS, Labels, selecting_labels
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.proxy import RBAC_RULE_STATS
 from mesh_pilot.world.view import View
@@ -26,6 +27,7 @@ SELECTING_KINDS = (
     "TrafficExtension",
     "EnvoyFilter",
     "LocalRateLimit",
+    "GlobalRateLimit",
 )
 """Kinds that select workloads by labels and affect their inbound listeners."""
 
@@ -68,23 +70,31 @@ class PolicyContext:
     legacy: LegacyPolicies = NO_LEGACY_POLICIES
     """The demands of Istio 1.1's security kinds on requests to its port."""
     limits: RateLimits = NO_RATE_LIMITS
-    """How many requests and connections are let in."""
+    """The limits of the requests and connections that are let in."""
     rule_stats: bool = False
     """Each rule of a policy counts what it admits and denies (node metadata RBAC_RULE_STATS)."""
+    sessions: bool = False
+    """True if requests may be bound to an endpoint."""
 
 
-def outbound_context(scope: OutboundScope, spans: SpanSource = NO_SOURCE) -> PolicyContext:
+def outbound_context(view: View, scope: OutboundScope, spans: SpanSource = NO_SOURCE) -> PolicyContext:
     """The context of outbound listeners; ``spans`` is for HTTP listeners, others send no spans."""
-    settings = scope.meta(METADATA)
     return PolicyContext(
-        TrafficSide.OUTBOUND, scope.namespace, scope.labels, accepts_http10(scope), settings, scope.on_demand, spans
+        TrafficSide.OUTBOUND,
+        scope.namespace,
+        scope.labels,
+        accepts_http10(scope),
+        scope.meta(METADATA),
+        scope.on_demand,
+        spans,
+        sessions=keeps_sessions(view, scope),
     )
 
 
 def inbound_context(view: View, workload: Workload) -> PolicyContext:
     """The context of inbound listeners, with only the labels by which any policy selects: replicas share it."""
     selected = _policy_labels(view)
-    labels = frozenset((k, v) for k, v in workload.labels if k in selected)
+    labels = frozenset((k, v) for k, v in workload.labels if k in selected) or NO_LABELS
     scope = workload.scope
     return PolicyContext(
         TrafficSide.INBOUND,
@@ -111,6 +121,7 @@ def gateway_context(view: View, workload: Workload) -> PolicyContext:
         spans=workload.spans,
         limits=rate_limits(view, scope.namespace, workload.labels),
         rule_stats=scope.is_on(RBAC_RULE_STATS),
+        sessions=keeps_sessions(view, scope),
     )
 
 

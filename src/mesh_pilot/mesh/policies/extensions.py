@@ -1,7 +1,7 @@
 """Extensions of proxies: the WasmPlugins and TrafficExtensions that apply to connections, in order.
 
 An extension is in force once the first try to get its module is over. Until then, and if a changed object asks for a
-module that can't be had, what the object said before stays in force, with the module of then. Where there never was a
+module that is not available, what the object said before is kept, with the module of then. Where there never was a
 module, ``failStrategy`` decides. Rules: Istio's WasmPlugin and TrafficExtension references.
 """
 
@@ -147,16 +147,16 @@ def extensions_at(view: View, context: PolicyContext, port: int) -> Extensions:
 
 
 def extension_trouble(view: View, key: ConfigKey) -> str:
-    """Why the module that an object asks for is not the one that runs, and what happens meanwhile; empty: it is."""
+    """Why the module that an object asks for is not the one that runs, and what happens to traffic; empty: it is."""
     config = view.config(key)
     wasm = wasm_of(config.spec) if config is not None else None
     module = view.module(module_ref(wasm, key.namespace)) if wasm is not None else None
     if wasm is None or module is None or not module.trouble:
         return ""
     if module.is_there:
-        return f"the module can't be looked for again: {module.trouble}; the one that was fetched stays in force"
+        return f"the module can't be looked for again: {module.trouble}; the one that was fetched is kept"
     if view.extension_in_force(key) is not None:
-        return f"the module can't be had: {module.trouble}; the object as it was before stays in force"
+        return f"cannot fetch the module: {module.trouble}; the object as it was before is kept"
     fails_open = wasm.fail_strategy is api.FailStrategy.FAIL_OPEN
     meanwhile = "traffic passes without it (FAIL_OPEN)" if fails_open else "traffic is denied (failStrategy)"
-    return f"the module can't be had: {module.trouble}; {meanwhile}"
+    return f"cannot fetch the module: {module.trouble}; {meanwhile}"

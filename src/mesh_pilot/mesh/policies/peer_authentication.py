@@ -54,7 +54,7 @@ class PeerModes:
 
     default: PeerMode = PeerMode.PERMISSIVE
     ports: tuple[tuple[int, PeerMode], ...] = ()
-    """By workload port, lowest first."""
+    """Modes by workload port, lowest first."""
 
     def at(self, port: int) -> PeerMode:
         return dict(self.ports).get(port, self.default)
@@ -100,7 +100,7 @@ def _legacy_modes(
 
 @derived
 def namespace_mode(view: View, namespace: str) -> PeerMode:
-    """The mode of a namespace's workloads without a policy of their own."""
+    """The mode of a namespace's workloads without their own policy."""
     root = view.root_namespace
     mode = None if namespace == root else _general_mode(view, namespace)
     mode = mode or _policy_mode(view, namespace_policy(view, namespace))

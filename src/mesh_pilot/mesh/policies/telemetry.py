@@ -1,6 +1,7 @@
 """Telemetry objects that apply to a side of a proxy's connections, and the extension providers that they name.
 
-Rules: Istio's Telemetry reference. Of several objects of one level the oldest counts.
+Rules: Istio's Telemetry reference. Of several objects of one namespace without a selector the oldest counts; of those
+that select a workload the younger override the older.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from mesh_pilot.api.istio.telemetry import v1alpha1 as api
 from mesh_pilot.engine import derived
 from mesh_pilot.mesh.names.resources import outbound
 from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.rate_limits import rate_limit_servers
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.reach.sidecar_scope import is_narrowed, only_ports, scope_services
 from mesh_pilot.mesh.reach.visibility import scope_service, visible_service
-from mesh_pilot.mesh.selection.workloads import Labels, oldest_general, oldest_selecting
+from mesh_pilot.mesh.selection.workloads import Labels, oldest_general, selecting
 from mesh_pilot.model.service import Service
 from mesh_pilot.world.shards import shard_of, subshards
 from mesh_pilot.world.view import View
@@ -56,8 +58,9 @@ def provider_cluster(view: View, namespace: str, service: str, port: int) -> tup
 
 @derived
 def provider_ports(view: View) -> Mapping[str, tuple[int, ...]]:
-    """The services of extension providers, by host, each with the ports that are called."""
-    found: dict[str, set[int]] = {}
+    """The services that proxies themselves call, by host, each with the ports that are called: those of extension
+    providers and of rate limit servers."""
+    found: dict[str, set[int]] = {host: set(ports) for host, ports in rate_limit_servers(view).items()}
     for provider in view.mesh().extension_providers:
         kinds = [getattr(provider, field.name) for field in dataclasses.fields(provider)]
         sampler = provider.opentelemetry.dynatrace_sampler if provider.opentelemetry is not None else None
@@ -113,8 +116,9 @@ def telemetry_for(view: View, namespace: str, labels: Labels) -> tuple[api.Telem
     """The Telemetry objects that apply to a proxy, the widest first: mesh, namespace, workload."""
     root = view.root_namespace
     general = (oldest_general(view, "Telemetry", level) for level in dict.fromkeys((root, namespace)))
-    levels = (*general, oldest_selecting(view, "Telemetry", namespace, labels))
-    return tuple(config.spec for config in levels if config is not None)
+    return tuple(
+        config.spec for config in (*general, *selecting(view, "Telemetry", namespace, labels)) if config is not None
+    )
 
 
 def is_for_side(

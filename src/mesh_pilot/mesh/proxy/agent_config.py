@@ -6,7 +6,7 @@ that selects the workload. ``proxyMetadata`` is joined by name; of other fields 
 readiness probe is that of the proxy's WorkloadGroup, if it has one. Where zone aware load balancing is asked for, the
 proxy has a local cluster unless ``proxyMetadata`` says otherwise.
 
-What is as in Istio's defaults is omitted: those are for a container with istiod beside it, and an agent has its own.
+What is as in Istio's defaults is omitted: those are for a container with istiod next to it, and an agent has its own.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from mesh_pilot.engine import derived
-from mesh_pilot.istio.gateway_api.values import SERVICES
+from mesh_pilot.istio.gateway_api.values import BACKEND_CERTIFICATE, SERVICES
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered
 from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.model.config import Config, ConfigKey
@@ -53,6 +53,15 @@ def _served_in(view: View, namespace: str) -> tuple[ServedGateway, ...]:
         for c in view.all_configs("Gateway")
         if _is_served(c) and c.made_from[-1].namespace == namespace
     )
+
+
+@derived
+def backend_certificate(view: View, gateways: tuple[ConfigKey, ...]) -> str:
+    """The credential that a router with these Gateways shows to backends with a BackendTLSPolicy: that of the oldest
+    Gateway that names one; empty: none."""
+    configs = (view.config(key) for key in gateways)
+    shown = (c.annotations.get(BACKEND_CERTIFICATE, "") for c in configs if c is not None and _is_served(c))
+    return next(filter(None, shown), "")
 
 
 def _is_served(config: Config) -> bool:

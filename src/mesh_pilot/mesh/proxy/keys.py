@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from mesh_pilot.engine import derived
+from mesh_pilot.engine.snapshots import NO_NAMES
 from mesh_pilot.mesh.proxy.agent_config import AgentFacts, AgentKey, agent_facts
 from mesh_pilot.mesh.proxy.gateway_selection import gateways_for
 from mesh_pilot.mesh.proxy.metric_source import WORKLOAD_NAME, metric_source, metrics_in, workload_names
@@ -23,7 +24,7 @@ from mesh_pilot.mesh.proxy.scope import (
 from mesh_pilot.mesh.proxy.span_source import SpanSource, semantic_service_name, span_needs, workload_tags
 from mesh_pilot.mesh.proxy.workload_record import EffectiveWorkload, NodeWorkload, effective_workload
 from mesh_pilot.mesh.selection.envoy_filters import FilterRef, FilterSubject, filters_for
-from mesh_pilot.mesh.selection.workloads import Labels, oldest_general, oldest_selecting, selects_services
+from mesh_pilot.mesh.selection.workloads import NO_LABELS, Labels, oldest_general, oldest_selecting, selects_services
 from mesh_pilot.mesh.settings.networks import network_at
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import (
@@ -43,10 +44,10 @@ NODE_NAME = "NODE_NAME"
 """Node metadata: the machine that a proxy runs on."""
 
 ISTIO_AGENT = "PILOT_SAN"
-"""Node metadata that Istio's agents send, and nobody else: they always serve them."""
+"""Node metadata that only Istio's agents send: they always serve them."""
 
 SPLITS_SINCE = (1, 40)
-"""The first Istio proxy known to support VHDS over ADS; earlier ones may reject every route table."""
+"""The first Envoy that was tested with VHDS over ADS; earlier ones refuse every route table."""
 
 
 _NO_CLAIM = RegistrationClaim((), "")
@@ -86,7 +87,7 @@ class ProxyFacts:
     """See ``semantic_service_name``."""
 
     agent: AgentFacts | None = None
-    """For an agent's own stream."""
+    """The facts of an agent, for its own stream."""
     by_istio: bool = False
     """True if Istio's agent serves it."""
 
@@ -106,16 +107,13 @@ class ProxyKeys:
     filters: tuple[FilterRef, ...] = ()
     """The EnvoyFilters that apply to it, in order."""
     agent: AgentKey | None = None
-    """For an agent's own stream, all that its settings depend on."""
+    """All that an agent's settings depend on, for its own stream."""
     by_istio: bool = False
     """See ``ProxyFacts.by_istio``."""
 
 
-def shared_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
-    """The facts of a proxy without those that differ between workloads: a workload's name does not make a scope.
-
-    ``split`` is the default for proxies whose metadata does not choose.
-    """
+def shared_facts(proxy: Proxy) -> ProxyFacts:
+    """The facts of a proxy without those that differ between workloads: a workload's name does not make a scope."""
     return ProxyFacts(
         type=proxy.type,
         namespace=proxy.namespace,
@@ -123,7 +121,7 @@ def shared_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         dns_domain=proxy.dns_domain,
         name="",
         ip_addresses=(),
-        said=NodeWorkload(frozenset(), proxy.locality, proxy.text("NETWORK"), proxy.cluster_id),
+        said=NodeWorkload(NO_LABELS, proxy.locality, proxy.text("NETWORK"), proxy.cluster_id),
         interception=proxy.interception,
         metadata=_scope_metadata(proxy),
         service_account="",
@@ -131,15 +129,15 @@ def shared_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         identity="",
         version=proxy.text("ISTIO_VERSION"),
         envoy_version=proxy.version,
-        split=_uses_vhds(proxy, split),
+        split=_uses_vhds(proxy),
         on_demand=proxy.incremental and not proxy.is_grpc and proxy.text(CLUSTERS).lower() == "on-demand",
         by_istio=ISTIO_AGENT in proxy.metadata,
     )
 
 
-def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
-    """The facts of a connected proxy; ``split`` is the default for proxies whose metadata does not choose."""
-    shared = shared_facts(proxy, split=split)
+def proxy_facts(proxy: Proxy) -> ProxyFacts:
+    """The facts of a connected proxy."""
+    shared = shared_facts(proxy)
     return attrs.evolve(
         shared,
         claim=registration_claim(proxy),
@@ -162,13 +160,12 @@ def as_known(view: View, proxy: Proxy) -> Proxy:
     return attrs.evolve(proxy, labels=dict(known.by_key))
 
 
-def _uses_vhds(proxy: Proxy, default: bool) -> bool:
-    """True if virtual hosts are separate resources. By default only for proxies whose version supports it."""
-    if not proxy.incremental or proxy.is_grpc:
+def _uses_vhds(proxy: Proxy) -> bool:
+    """True if virtual hosts are separate resources: metadata ask for it, and the version, if told, supports it."""
+    if not proxy.incremental or proxy.is_grpc or proxy.text(VIRTUAL_HOSTS).lower() != "split":
         return False
-    requested = proxy.text(VIRTUAL_HOSTS)
     version = tuple(int(part) for part in proxy.version.split(".") if part.isdecimal())
-    return requested.lower() == "split" if requested else default and version >= SPLITS_SINCE
+    return not version or version >= SPLITS_SINCE
 
 
 def has_agent_secrets(proxy: Proxy) -> bool:
@@ -207,7 +204,7 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         namespace=facts.namespace,
         dns_domain=facts.dns_domain,
         sidecar=None if router else _sidecar_for(view, facts.namespace, labels),
-        labels=frozenset((k, v) for k, v in labels if k in selected),
+        labels=frozenset((k, v) for k, v in labels if k in selected) or NO_LABELS,
         gateways=gateways_for(view, facts.namespace, labels, facts.claim) if router else (),
         interception=facts.interception,
         ipv4=any(":" not in ip for ip in facts.ip_addresses),
@@ -226,8 +223,8 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         locality=known.locality,
         network=known.network or _network_at(view, facts.claim),
         cluster_id=known.cluster_id,
-        labels=frozenset((k, v) for k, v in known.by_key if k in compared),
-        network_view=frozenset(filter(None, (n.strip() for n in dict(facts.texts).get(NETWORK_VIEW, "").split(",")))),
+        labels=frozenset((k, v) for k, v in known.by_key if k in compared) or NO_LABELS,
+        network_view=_network_view(facts),
         ipv4=scope.ipv4 or not scope.ipv6,
         ipv6=scope.ipv6,
         node=_node_of(facts, known) if view.has_node_services() else "",
@@ -245,6 +242,11 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
     )
     agent = AgentKey(facts.namespace, labels, facts.agent) if facts.agent is not None else None
     return ProxyKeys(scope, locality, workload, filters, agent, facts.by_istio)
+
+
+def _network_view(facts: ProxyFacts) -> frozenset[str]:
+    named = dict(facts.texts).get(NETWORK_VIEW, "")
+    return frozenset(filter(None, map(str.strip, named.split(",")))) if named else NO_NAMES
 
 
 def _node_of(facts: ProxyFacts, known: EffectiveWorkload) -> str:

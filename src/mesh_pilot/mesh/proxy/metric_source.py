@@ -69,7 +69,7 @@ def workload_names(
 ) -> Names:
     """The names of a workload that are known.
 
-    One without a name of its own has that of its canonical service, else that of its service account.
+    One without its own name has that of its canonical service, else that of its service account.
     """
     service = first_label(labels, CANONICAL_SERVICE)
     name = workload or service or account.rpartition("/")[2]

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import attrs
 
+from mesh_pilot.engine.snapshots import NO_NAMES
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.service import REGISTRATION_METADATA, Endpoint
 from mesh_pilot.world.indexes import ServiceEndpoints
@@ -54,7 +55,7 @@ def registration_claim(proxy: Proxy) -> RegistrationClaim:
         proxy.ip_addresses,
         proxy.text("NAMESPACE"),
         _first(proxy, [names.node for names in REGISTRATION_METADATA]),
-        frozenset(_comma_separated(_first(proxy, [names.service for names in REGISTRATION_METADATA]))),
+        frozenset(_comma_separated(_first(proxy, [names.service for names in REGISTRATION_METADATA]))) or NO_NAMES,
         tuple(_comma_separated(_first(proxy, [names.id for names in REGISTRATION_METADATA]))),
     )
 

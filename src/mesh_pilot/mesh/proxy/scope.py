@@ -76,7 +76,7 @@ class OutboundScope:
     labels: Labels = frozenset()
     """Only the labels by which some config selects (``view.selected_labels()``)."""
     gateways: tuple[ConfigKey, ...] = ()
-    """For a router: the Gateways that select it, oldest first."""
+    """The Gateways that select a router, oldest first."""
     interception: Interception = Interception.REDIRECT
     ipv4: bool = True
     ipv6: bool = False

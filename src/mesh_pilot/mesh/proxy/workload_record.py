@@ -81,7 +81,7 @@ def effective_workload(view: View, claim: RegistrationClaim, said: NodeWorkload,
     record = workload_record(view, claim)
     labels, by_key = record.labels, record.first
     if router or not (record.is_chosen and record.has_labels):
-        labels |= said.labels
+        labels = labels | said.labels if labels else said.labels
         by_key = frozenset({**dict(said.labels), **dict(by_key)}.items())
     place = record.locality if record.locality != NOWHERE else Locality.of_labels(dict(by_key))
     return EffectiveWorkload(

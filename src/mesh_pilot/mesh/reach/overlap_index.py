@@ -19,7 +19,7 @@ class OverlapIndex:
         self._sets: dict[int, frozenset[str]] = {}
         self._all: set[str] = set()
         self._extra: dict[str, int] = {}
-        """For names in several sets: the number of sets after the first."""
+        """The number of sets after the first, for names in several sets."""
 
     def __repr__(self) -> str:
         return f"<OverlapIndex {len(self._all)} names in {len(self._sets)} sets, {len(self._extra)} in several>"

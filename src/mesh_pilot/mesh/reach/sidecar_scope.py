@@ -56,7 +56,8 @@ class Egress:
     capture_none: bool = False
     """captureMode NONE: the application connects to the listener itself."""
     hosts: tuple[tuple[str, str], ...] = ((PUBLIC, "*"),)
-    """Its ``hosts`` as (namespace or ``*``, host pattern), with ``.`` replaced by the proxy's namespace."""
+    """The ``hosts`` of the listener as (namespace or ``*``, host pattern),
+    with ``.`` replaced by the proxy's namespace."""
     excluded: tuple[tuple[str, str], ...] = ()
     """The same for services that are never imported (``~namespace/host``, ``~/host``)."""
 
@@ -250,7 +251,7 @@ def _virtual_services_of_subshards(
 
 @derived
 def _narrow_shard_bits(view: View, namespace: str, listeners: tuple[Egress, ...]) -> int:
-    """For a scope with a Sidecar: the bits for the number of services that it imports."""
+    """The bits for the number of services that a scope with a Sidecar imports."""
     bits = view.shard_bits()
     counts = (sum(len(_imported_services(view, namespace, e, b)) for b in all_shards(bits)) for e in listeners)
     return min(bits, shard_bits_for(max(counts)))

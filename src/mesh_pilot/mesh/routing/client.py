@@ -96,6 +96,13 @@ def redirect_ports(rule: HttpRule, client: RouteClient) -> tuple[SchemePort, ...
     return () if client.grpc else default_ports(rule.spec.redirect)
 
 
+def session_route_count(rule: HttpRule, client: RouteClient) -> int:
+    """The number of further routes that each of a rule's matches needs for sessions at one of its destinations."""
+    if rule.spec.session is None or client.grpc or len(rule.spec.route) == 1:
+        return 0
+    return sum(1 for each in rule.spec.route if each.destination is not None and each.weight)
+
+
 def _applies(match: api.HttpMatchRequest, client: RouteClient, port: int) -> bool:
     if match.gateways and client.gateway not in match.gateways:
         return False

@@ -15,7 +15,13 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
 from mesh_pilot.istio.meaning.durations import read_duration
 from mesh_pilot.mesh.clusters.destination_rules import client_policy, destination_rule_ref
-from mesh_pilot.mesh.names.resources import outbound, outbound_stat_name
+from mesh_pilot.mesh.names.resources import (
+    BLACK_HOLE,
+    outbound,
+    outbound_datagrams,
+    outbound_stat_name,
+    parse_cluster,
+)
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.reach.visibility import scope_service
 from mesh_pilot.mesh.selection.workloads import Labels
@@ -38,6 +44,8 @@ class TcpTarget:
     hash_source_ip: bool = False
     """Connections from one address go to the same endpoint."""
     idle_timeout: timedelta | None = None
+    max_duration: timedelta | None = None
+    """After which a connection ends, busy or not."""
     tunnel: Tunnel | None = None
     sni_port: int = 0
     """If not 0, connections go to this port of the host that the SNI names, resolved by the proxy."""
@@ -159,6 +167,24 @@ def route_target(view: View, scope: OutboundScope, route: L4Route, port: int) ->
     return _with_policy(view, scope, target, attrs.evolve(first, subset=""))
 
 
+def datagram_target(view: View, scope: OutboundScope, route: L4Route, port: int) -> TcpTarget:
+    """The target of a route for datagrams. Those for a service or port that is unknown are dropped."""
+    target = route_target(view, scope, route, port)
+    clusters = tuple((_datagram_cluster(view, scope, name), weight) for name, weight in target.clusters)
+    is_named = target.stat_prefix == target.clusters[0][0]
+    return attrs.evolve(target, clusters=clusters, stat_prefix=clusters[0][0] if is_named else target.stat_prefix)
+
+
+def _datagram_cluster(view: View, scope: OutboundScope, name: str) -> str:
+    parsed = parse_cluster(name)
+    service = scope_service(view, scope, parsed.host) if parsed is not None else None
+    if parsed is None or service is None or service.datagram_port(parsed.port) is None:
+        return BLACK_HOLE
+    if service.resolution is Resolution.DYNAMIC_DNS:
+        return BLACK_HOLE  # a datagram names no host
+    return outbound_datagrams(parsed.host, parsed.port, parsed.subset)
+
+
 def service_target(view: View, scope: OutboundScope, service: ServiceKey, port: int) -> TcpTarget:
     """The target of connections to a service's port without a route."""
     destination = _ResolvedDestination(outbound(service.host, port), service, port, "")
@@ -220,6 +246,7 @@ def _with_policy(view: View, scope: OutboundScope, target: TcpTarget, destinatio
         target,
         hash_source_ip=bool(hashing and hashing.use_source_ip),
         idle_timeout=tcp.idle_timeout if tcp is not None and tcp.idle_timeout is not None else own,
+        max_duration=tcp.max_connection_duration if tcp is not None else None,
         tunnel=Tunnel(f"{tunnel.target_host}:{tunnel.target_port}", tunnel.protocol == "POST") if tunnel else None,
         sni_port=destination.port if _is_dynamic(view, destination.service) else 0,
     )

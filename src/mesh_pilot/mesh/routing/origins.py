@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.mesh.routing.client import RouteClient, applicable_rules, redirect_ports
+from mesh_pilot.mesh.routing.client import RouteClient, applicable_rules, redirect_ports, session_route_count
 from mesh_pilot.mesh.virtual_services.chains import gateway_rules, rules_at
 from mesh_pilot.mesh.virtual_services.rules import delegate_key, delegated, http_rules, matches_all, merge_matches
 from mesh_pilot.model.config import ConfigKey
@@ -53,7 +53,8 @@ def route_origins(view: View, key: ConfigKey, client: RouteClient, port: int) ->
         if rule != written[roots[index]]:
             # Its matches are those of a chain, too: they have no place in the rule.
             whole = match is None or matches_all(match)
-            yield RouteOrigin(field, None, root[0] if root else None, takes_all=whole)
+            found = RouteOrigin(field, None, root[0] if root else None, takes_all=whole)
+            yield from (found,) * (1 + session_route_count(rule, client))
             continue
         if match is None:
             found = RouteOrigin(field, None, root[0] if root else None)
@@ -64,7 +65,7 @@ def route_origins(view: View, key: ConfigKey, client: RouteClient, port: int) ->
             else:
                 found = _of_delegate(view, field, root[0], root[1], number)
             found = attrs.evolve(found, takes_all=matches_all(match))
-        yield from (found,) * (1 + len(redirect_ports(rule, client)))
+        yield from (found,) * (1 + len(redirect_ports(rule, client)) + session_route_count(rule, client))
 
 
 _Root = tuple[FieldOfObject, api.HttpRoute]

@@ -120,7 +120,7 @@ def _condition(index: int, match: api.EnvoyFilterEnvoyConfigObjectMatch | None) 
 
 
 def _version_matches(pattern: str, version: str) -> bool:
-    """True if the pattern, unless anchored, is anywhere in the version; a pattern that is none matches nothing.
+    """True if the pattern, unless anchored, is anywhere in the version; a pattern that is not valid matches nothing.
 
     Texts longer than any version are not searched: a client may send any text.
     """

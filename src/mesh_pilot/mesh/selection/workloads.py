@@ -21,9 +21,13 @@ from mesh_pilot.world.view import View
 
 Labels = frozenset[tuple[str, str]]
 
+NO_LABELS: Labels = frozenset()
+"""One for all proxies: each new one takes 200 bytes."""
+
 _SELECTING_KINDS = (
     "AuthorizationPolicy",
     "EnvoyFilter",
+    "GlobalRateLimit",
     "LocalRateLimit",
     "PeerAuthentication",
     "RequestAuthentication",
@@ -48,8 +52,13 @@ def oldest_general(view: View, kind: str, namespace: str) -> Config | None:
 
 def oldest_selecting(view: View, kind: str, namespace: str, labels: Labels) -> Config | None:
     """The oldest object of a namespace with a selector that selects a workload of that namespace."""
+    return next(selecting(view, kind, namespace, labels), None)
+
+
+def selecting(view: View, kind: str, namespace: str, labels: Labels) -> Iterator[Config]:
+    """The objects of a namespace with a selector that selects a workload of that namespace, the oldest first."""
     found = (config for config in view.configs(kind, namespace) if not _is_general(config.spec))
-    return next((config for config in found if applies(config, namespace, labels)), None)
+    return (config for config in found if applies(config, namespace, labels))
 
 
 def applies(config: Config, namespace: str, labels: Labels) -> bool:

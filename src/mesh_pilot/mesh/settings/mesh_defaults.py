@@ -33,6 +33,11 @@ class ClusterDefaults:
     trust_domain_aliases: tuple[str, ...]
 
 
+READINESS_AND_METRICS = (15021, 15090)
+"""The ports of listeners in the bootstraps of agents, on the wildcard address: Envoy refuses another listener there,
+even one that does not bind."""
+
+
 @derived
 def capture_ports(view: View) -> tuple[int, int]:
     """The ports of a sidecar's listeners for captured connections, outbound and inbound: on the wildcard address."""

@@ -29,6 +29,7 @@ from mesh_pilot.mesh.virtual_hosts.planned import (
     ServiceRoutes,
     VirtualServiceRoutes,
     service_addresses,
+    token_of,
 )
 from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
@@ -96,13 +97,13 @@ class HostCandidate:
         return PlannedHost(self.name, domains, (self.routes,), configs=self.configs)
 
     def tokens(self) -> Iterator[str]:
-        """Lower-case text for each domain: the name alone where the domain comes without port, too."""
+        """The tokens of the domains: that of the name alone where the domain comes without port, too."""
         if not self.without_port:
-            yield self.host.lower()
+            yield token_of(self.host)
         for name in self.names:
             domain = in_brackets(name) if self.without_port else host_port(name, self.port)
-            lower = domain.lower()
-            yield domain if lower == domain else lower
+            token = token_of(domain)
+            yield domain if token == domain else token
 
 
 def host_candidates(

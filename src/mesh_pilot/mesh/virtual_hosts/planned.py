@@ -16,6 +16,7 @@ from mesh_pilot.mesh.names.hosts import in_brackets
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.routing.client import RouteClient
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.events import ChallengeAnswer
 from mesh_pilot.model.service import UNSPECIFIED, Service
 
 
@@ -48,8 +49,12 @@ class PlannedHost:
     domains: tuple[str, ...]
     routes: tuple[RouteSource, ...] = ()
     """The sources of its routes, in order."""
+    answers: tuple[ChallengeAnswer, ...] = ()
+    """Answers that it gives itself, before anything else."""
     https_only: bool = False
     """Plaintext requests are redirected to HTTPS."""
+    misdirected: bool = False
+    """Requests belong to another server of the listener: clients are told to connect there."""
     configs: tuple[ConfigKey, ...] = ()
     """The objects that define its routes."""
 
@@ -92,6 +97,11 @@ class DomainTable:
                     self._taken.add(lower)
                     free.append(domain)
         return tuple(free)
+
+
+def token_of(domain: str) -> str:
+    """The domain as hosts compete for it: in lower case, without the dot that a name may end with."""
+    return domain.lower().removesuffix(".").replace(".:", ":")
 
 
 def _at_port(form: str, port: int, *, without_port: bool) -> Iterator[str]:

@@ -36,7 +36,7 @@ from mesh_pilot.mesh.virtual_hosts.host_candidates import (
     services_on,
     table_shard_of,
 )
-from mesh_pilot.mesh.virtual_hosts.planned import DomainTable, PlannedHost, is_address
+from mesh_pilot.mesh.virtual_hosts.planned import DomainTable, PlannedHost, is_address, token_of
 from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import View
@@ -228,7 +228,7 @@ def _contested_hosts(view: View, table: SidecarTable) -> frozenset[str]:
         for lone in shards.values()
         if not lone.tokens.isdisjoint(contested)
         for planned in lone.hosts
-        if (host := _host_of(planned)).lower() in contested or any(d.lower() in contested for d in planned.domains)
+        if token_of(host := _host_of(planned)) in contested or any(token_of(d) in contested for d in planned.domains)
     )
 
 

@@ -92,11 +92,12 @@ def traits(view: View, key: ConfigKey) -> Traits:
 
 
 def destinations_of(spec: api.HttpRoute) -> Iterator[api.Destination]:
-    """The destinations of a rule's requests and mirrored requests."""
+    """The destinations of a rule's requests, of mirrored requests, and of questions whether a request may pass."""
     named = (
         *(route.destination for route in spec.route),
         spec.mirror,
         *(mirror.destination for mirror in spec.mirrors),
+        *(auth.destination for auth in spec.external_auth),
     )
     return (destination for destination in named if destination is not None)
 
@@ -243,7 +244,7 @@ def _conflict(root: api.HttpMatchRequest, inner: api.HttpMatchRequest) -> bool:
 
 
 def _wider(root: api.StringMatch | None, inner: api.StringMatch | None) -> bool:
-    """True if ``inner`` may match a text that ``root`` does not. Regular expressions only contain equal ones."""
+    """True if ``inner`` may match a string that ``root`` does not. Regular expressions only contain equal ones."""
     if root is None or inner is None or root == inner:
         return False
     if root.exact is not None:

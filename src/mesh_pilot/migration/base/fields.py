@@ -1,4 +1,4 @@
-"""Fields of a foreign object, with a note of those that nobody read.
+"""Fields of a foreign object, with a note of those that were not read.
 
 Unlike ``consul.mesh.fields``, names have one spelling, and ``false`` and ``0`` say something.
 """
@@ -56,7 +56,7 @@ class ForeignFields:
         return self._values.get(name)
 
     def text(self, name: str) -> str:
-        return self._typed(name, str, "a text") or ""
+        return self._typed(name, str, "a string") or ""
 
     def flag(self, name: str) -> bool | None:
         """True or false; None where it is not said."""
@@ -108,14 +108,14 @@ class ForeignFields:
         found = self._typed(name, list, "a list") or []
         good = [each if isinstance(each, str) else str(each) for each in found if isinstance(each, str | int)]
         if len(good) < len(found):
-            self.leave(name, "expected a list of texts; what is none is not taken")
+            self.leave(name, "expected a list of strings; other values are not taken")
         return good
 
     def text_map(self, name: str) -> dict[str, str]:
         found = self._typed(name, Mapping, "an object") or {}
         good = {str(key): value for key, value in found.items() if isinstance(value, str)}
         if len(good) < len(found):
-            self.leave(name, "expected texts by name; what is none is not taken")
+            self.leave(name, "expected strings by name; other values are not taken")
         return dict(sorted(good.items()))
 
     def part(self, name: str) -> ForeignFields:
@@ -138,7 +138,7 @@ class ForeignFields:
         self._leave(".".join(filter(None, (self.path, name))), reason, do)
 
     def pass_over(self, *names: str) -> None:
-        """Say that fields are needed by nobody."""
+        """Say that no mesh needs these fields."""
         self._read.update(names)
 
     def finish(self, reasons: Reasons) -> None:

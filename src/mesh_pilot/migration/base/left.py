@@ -26,7 +26,7 @@ class LeftKind:
 OTHER = LeftKind("no kind of a mesh", needless=True)
 
 READ_KINDS = ("Service", "Endpoints", "EndpointSlice", "Pod", "Node", "Secret", "ConfigMap")
-"""Kinds of Kubernetes that are no objects of files, and that are read all the same."""
+"""Kinds of Kubernetes that are not objects of files, and that are read all the same."""
 
 
 @cache

@@ -28,7 +28,7 @@ def make(record: MigrationRecord, made: Spec, made_from: Sequence[str], where: s
         wrong = [problem for problem in error.problems if problem.severity is Severity.ERROR]
         for problem in wrong:
             reason = f"{name} made of it would not be valid: {problem}"
-            record.leave(where, ", ".join(made_from), "", reason, "mend it there, or write the object yourself")
+            record.leave(where, ", ".join(made_from), "", reason, "fix it there, or write the object yourself")
         return False
     for problem in config.warnings:
         record.change(", ".join(made_from), f"{name}: {problem}")
@@ -88,7 +88,7 @@ def entry_port(port: Port, target: int = 0) -> Spec:
 
 
 def common_targets(endpoints: Iterable[Endpoint]) -> dict[str, int]:
-    """For each port of a service, where most of its endpoints have it."""
+    """The target of each port of a service: the one that most of its endpoints have."""
     votes: dict[str, Counter[int]] = {}
     for endpoint in endpoints:
         votes.setdefault(endpoint.service_port, Counter())[endpoint.port] += 1

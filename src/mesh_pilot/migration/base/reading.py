@@ -31,9 +31,9 @@ class ForeignObject:
 
     data: Mapping[str, object]
     place: str
-    """Its file, or its name in a registry."""
+    """The file of the object, or its name in a registry."""
     name: str
-    """For people: ``Deployment/shop/web``."""
+    """The name for people: ``Deployment/shop/web``."""
     _line_of: LineOf = attrs.field(default=lambda path: 0, repr=False)
     _prefix: str = ""
 
@@ -49,7 +49,7 @@ class ForeignObject:
 
 @attrs.frozen
 class UnreadPart:
-    """A part of a text that is no object."""
+    """A part of a string that is not an object."""
 
     where: str
     reason: str
@@ -94,7 +94,7 @@ def _objects(
         return
     if not isinstance(value, Mapping):
         if value is not None:
-            yield UnreadPart(_at(place, line_of(prefix)), "is no object")
+            yield UnreadPart(_at(place, line_of(prefix)), "is not an object")
         return
     items = value.get("items")
     if isinstance(items, list) and not value.keys() & {"type", "spec", "Kind"}:
@@ -111,7 +111,7 @@ def _at(place: str, line: int) -> str:
 
 
 def _json_values(text: str, offset: int) -> list[tuple[object, LineOf]] | None:
-    """The JSON values of a text, one after another; None if it is no JSON."""
+    """The JSON values of a string, one after another; None if it is not JSON."""
     found: list[tuple[object, LineOf]] = []
     position = 0
     while True:

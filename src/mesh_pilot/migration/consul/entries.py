@@ -89,12 +89,12 @@ class _Conversion:
         elif kind in LEFT_KINDS:
             self._record.leave_object(entry, *LEFT_KINDS[kind])
         elif kind not in TAKEN_KINDS:
-            reason = f"{kind!r} is no kind of config entry that is known" if kind else "is nothing of Consul's"
+            reason = f"{kind!r} is not a kind of config entry that is known" if kind else "is nothing of Consul's"
             self._record.leave_object(found, reason)
         elif not name:
             self._record.leave_object(entry, "has no Name")
         elif _is_ignored(entry.data):
-            self._record.leave_object(entry, f"its Meta says {IGNORE} = ignore", is_needless=True)
+            self._record.leave_object(entry, f"the entry's Meta says {IGNORE} = ignore", is_needless=True)
         else:
             self._put_entry(EntryRef(kind, name), entry)
 
@@ -120,7 +120,7 @@ class _Conversion:
             return
         for index, source in enumerate(sources):
             if not isinstance(source, Mapping):
-                self._record.leave_object(entry, "is no object", path=f"Sources[{index}]")
+                self._record.leave_object(entry, "is not an object", path=f"Sources[{index}]")
                 continue
             said = {name: value for name, value in source.items() if _plain(name) not in ("name", "namespace")}
             tenant = _text(source, "Namespace")

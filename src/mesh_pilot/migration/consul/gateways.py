@@ -23,7 +23,7 @@ from mesh_pilot.model.service import Protocol
 GATEWAY_LABEL = "gateway"
 """The label of the routers that a Gateway made of an ingress gateway selects."""
 
-_TLS_REASON = "its certificate is of Consul's CA; the listener is not taken, as it would be in plain text"
+_TLS_REASON = "the certificate is of Consul's CA; the listener is not taken, as it would be in plain text"
 _REASONS: Mapping[str, str | None] = {
     **REASONS,
     "maxconnections": "set it in a DestinationRule: connectionPool",

@@ -28,9 +28,9 @@ _OWN = "consul"
 _LIST_ONLY = "names of services, without their instances"
 _DUMP_HEALTH = "dump /v1/health/service/NAME of each"
 _UPSTREAM_REASONS: Mapping[str, str | None] = {
-    "localbindport": "clients call the service's host, not a port of their own machine",
-    "localbindaddress": "clients call the service's host, not a port of their own machine",
-    "localbindsocketpath": "clients call the service's host, not a socket of their own machine",
+    "localbindport": "clients call the service's host, not a local port",
+    "localbindaddress": "clients call the service's host, not a local port",
+    "localbindsocketpath": "clients call the service's host, not a local socket",
     "destinationtype": None,
     "config": "set it in a DestinationRule of the upstream, with a workloadSelector",
     "meshgateway": "gateways between networks are those of meshNetworks",
@@ -139,7 +139,7 @@ class ConsulCatalog:
             if tenant := upstream.other_tenant() or upstream.text("DestinationNamespace").replace("default", ""):
                 upstream.problem("", f"names {tenant}; it is not taken")
             elif upstream.text("DestinationType") == "prepared_query" or not name:
-                upstream.problem("DestinationName", "is no service: prepared queries have no counterpart")
+                upstream.problem("DestinationName", "is not a service: prepared queries have no counterpart")
             else:
                 where = f"{datacenter}." if datacenter not in ("", self._options.datacenter) else ""
                 taken[f"{name}.service.{where}{self._options.domain}".lower()] = found
@@ -165,7 +165,7 @@ class ConsulCatalog:
         if make(self._record, made, (f"service/{name}",), found.where):
             self._record.take("service")
             labels = ", ".join(f"{key}={value}" for key, value in own.items())
-            reason = f"its ServiceEntry has the instances of this moment; give their proxies the label {labels}"
+            reason = f"the ServiceEntry has the instances of now; give their proxies the label {labels}"
             self._record.change(f"service/{name}", reason)
 
     def _sidecar(self, name: str, upstreams: Mapping[str, ForeignObject], mesh: ConsulMesh) -> None:
@@ -210,7 +210,7 @@ def _of_catalog(data: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _definitions(data: Mapping[str, object]) -> Sequence[tuple[str, Mapping[str, Any]]] | None:
-    """The services of a definition file of an agent; None if it is none."""
+    """The services of a definition file of an agent; None if the file is not one."""
     for name in ("service", "services"):
         value = data.get(name)
         if isinstance(value, Mapping):

@@ -24,7 +24,7 @@ class ConsulOptions:
     default_allow: bool = True
     """The policy for connections that no intention is about."""
     is_default_said: bool = True
-    """False: nobody said what holds, and it is taken for granted."""
+    """False: no input said what holds, and it is taken for granted."""
     place: str = "consul"
     """The place, for people, of what is of no entry."""
 
@@ -36,7 +36,7 @@ def leave_problems(
     read: Iterable[str],
     reasons: Mapping[str, str | None],
 ) -> None:
-    """List the problems of an object's fields, and the fields that nobody read; ``read``: names read elsewhere."""
+    """List the problems of an object's fields, and the fields that were not read; ``read``: names read elsewhere."""
     for name in read:
         fields.has(name)
         fields.strings(name)

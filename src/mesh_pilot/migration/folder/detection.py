@@ -18,7 +18,7 @@ class MeshSystem(StrEnum):
 
 
 def system_of(found: ForeignObject) -> MeshSystem | None:
-    """The mesh that an object is of for certain; None if nobody can tell."""
+    """The mesh that an object is of for certain; None if that cannot be known."""
     data = found.data
     api_version, kind = data.get("apiVersion"), data.get("kind")
     # From the surest sign to the weakest: Consul's dumps have no type, only fields that others do not have.

@@ -113,7 +113,7 @@ def as_lines(migration: Migration, outcome: FolderOutcome, folder: str, *, is_dr
 
 
 def needed(migration: Migration) -> list[Untaken]:
-    """The untaken things, without those that nobody needs."""
+    """The untaken things, without those that no mesh needs."""
     return [each for each in migration.untaken if not each.is_needless]
 
 
@@ -192,7 +192,7 @@ def _markdown(migration: Migration, outcome: FolderOutcome) -> Iterator[str]:
     if outcome.findings:
         yield "## Findings"
         yield ""
-        yield "Of `mesh-pilot analyze`, about the result."
+        yield "What `mesh-pilot analyze` finds in the result."
         yield ""
         yield from (f"- {_cell(line)}" for line in outcome.findings)
         yield ""
@@ -224,6 +224,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    """A text in which nothing is Markdown, on one line."""
+    """The string on one line, in which nothing is Markdown."""
     line = " ".join(text.split())
     return "".join(f"\\{c}" if c in "\\|`*_<>[]" else c if c.isprintable() else "?" for c in line)

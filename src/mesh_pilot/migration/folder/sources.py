@@ -32,13 +32,13 @@ class SourceFileError(Exception):
 
 @attrs.frozen
 class ForeignFiles:
-    """The objects of sources, in order, and what is none."""
+    """The objects of sources, in order, and what is not an object."""
 
     objects: tuple[ForeignObject, ...]
     unread: tuple[tuple[str, str], ...]
     """Places and reasons."""
     passed_over: tuple[str, ...] = ()
-    """Files that are no YAML and no JSON."""
+    """Files that are not YAML and no JSON."""
 
 
 def read_files(sources: Sequence[str], stdin: BinaryIO) -> ForeignFiles:
@@ -124,7 +124,7 @@ def convert(found: ForeignFiles, system: str, flags: Mapping[str, Any]) -> Migra
     """The objects as ours."""
     record = MigrationRecord()
     for place, reason in found.unread:
-        record.leave(place, "", "", reason, "mend it and migrate again")
+        record.leave(place, "", "", reason, "fix it and migrate again")
     for path in found.passed_over:
         record.leave(path, "", "", "is neither YAML nor JSON", is_needless=True)
     match MeshSystem(system):

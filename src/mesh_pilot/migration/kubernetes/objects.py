@@ -24,7 +24,7 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _OF_GROUP = "istio.io/autoRegistrationGroup"
 _OWN_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 _WAYPOINT_CLASSES = ("istio-waypoint",)
-_MEND = "mend it and migrate again, or write the object yourself"
+_MEND = "fix it and migrate again, or write the object yourself"
 _SETTINGS = ("mesh", "meshNetworks")
 """The keys of Istio's ConfigMap that are read."""
 
@@ -50,7 +50,7 @@ def migrate_kubernetes(found: Iterable[ForeignObject], record: MigrationRecord, 
     for each in found:
         api_version, kind = each.data.get("apiVersion"), each.data.get("kind")
         if not isinstance(api_version, str) or not isinstance(kind, str) or not api_version or not kind:
-            record.leave_object(each, "has no apiVersion and kind: it is no object of Kubernetes")
+            record.leave_object(each, "has no apiVersion and kind: it is not an object of Kubernetes")
             continue
         if not isinstance(each.data.get("metadata"), Mapping):
             record.leave_object(each, "has no metadata")

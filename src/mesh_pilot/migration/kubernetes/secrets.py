@@ -40,7 +40,7 @@ class ClusterSecrets:
         self._secrets.append(found)
 
     def put_config_map(self, found: ForeignObject) -> None:
-        """Take a ConfigMap that is none of the mesh's settings."""
+        """Take a ConfigMap that does not hold the mesh's settings."""
         self._config_maps.append(found)
 
     def note(self, config: Config) -> None:
@@ -91,7 +91,7 @@ class ClusterSecrets:
             return
         _, problems = make_credential(name, namespace, parts)
         for problem in problems:
-            self._record.leave_object(secret, f"{problem.path} {problem.reason}", "mend it", path="data")
+            self._record.leave_object(secret, f"{problem.path} {problem.reason}", "fix it", path="data")
         if problems:
             return
         self._record.take("Secret")
@@ -102,7 +102,7 @@ class ClusterSecrets:
             values = secret.data.get(field)
             for part, value in values.items() if isinstance(values, Mapping) else ():
                 if part not in PART_NAMES:
-                    self._record.leave_object(secret, "is no part of a credential", path=f"{field}[{part}]")
+                    self._record.leave_object(secret, "is not part of a credential", path=f"{field}[{part}]")
                 elif field == "stringData":
                     yield part, str(value).encode()
                 else:

@@ -84,7 +84,7 @@ class ClusterServices:
             self._record.leave_object(found, reason, "dump it again")
             return
         for problem in problems:
-            self._record.leave_object(found, f"{problem.reason}; the object is not taken", "mend it", path=problem.path)
+            self._record.leave_object(found, f"{problem.reason}; the object is not taken", "fix it", path=problem.path)
         if read is None:
             if not problems:
                 self._record.leave_object(found, "says nothing about a service", is_needless=True)
@@ -121,7 +121,7 @@ class ClusterServices:
                 if make(self._record, made, (found.name,), found.where):
                     self._record.take("Pod")
             else:
-                reason = "no service that is taken has it as endpoint" if pod.serves else "it serves nobody"
+                reason = "no service that is taken has it as endpoint" if pod.serves else "no client can reach it"
                 self._record.leave_object(found, reason, is_needless=True)
 
     def _join_pods(self, name: str, facts: ServiceObject) -> None:

@@ -110,7 +110,7 @@ def _decoded(fields: ForeignFields, name: str, text: str) -> str:
     try:
         return base64.b64decode(text, validate=True).decode()
     except (binascii.Error, ValueError):
-        fields.leave(name, "is no base64 of a text")
+        fields.leave(name, "is not base64 of a string")
         return ""
 
 

@@ -38,7 +38,7 @@ def migrate_kuma(found: Iterable[ForeignObject], record: MigrationRecord) -> Non
             reason, do = LEFT_TYPES[resource.type]
             record.leave_object(each, reason, do, is_needless=not do)
         elif resource.type not in TAKEN_TYPES:
-            record.leave_object(each, f"{resource.type!r} is no type of resource that is known")
+            record.leave_object(each, f"{resource.type!r} is not a type of resource that is known")
         else:
             first = seen.setdefault((resource.type, resource.mesh, resource.name), resource)
             if first is not resource:
@@ -90,7 +90,7 @@ class _MeshConversion:
             self._mesh(each)
         if not self._of("Mesh"):
             mesh = self._services.mesh
-            reason = "is not in the sources: nobody can tell whether it has mutual TLS; it is taken as if it had none"
+            reason = "is not in the sources: whether it has mutual TLS is unknown; it is taken as if it had none"
             self._record.leave("", f"Mesh/{mesh}", "", reason, "add its resource, and migrate again")
         self._lay()
         self._make_rules()

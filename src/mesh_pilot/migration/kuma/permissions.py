@@ -2,7 +2,7 @@
 
 Where a mesh has mutual TLS, everything is denied that no permission allows. A policy for some proxies counts before one
 for all, and in a policy the last item that a client matches. Istio's ALLOW policies add up instead, so that the result
-for each service is said, not each policy. What can't be said lets nobody in.
+for each service is said, not each policy. What can't be said lets no client in.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AllowedCallers:
     """The callers that a service lets in."""
 
     rest: bool = False
-    """True if everybody may but the exceptions; false: nobody but these."""
+    """True if every caller may but the exceptions; false: only these."""
     exceptions: frozenset[str] = frozenset()
 
     def rules(self, namespace: str, trust: str = "cluster.local") -> list[Spec]:
@@ -90,7 +90,7 @@ class Permissions:
         for name, grant in grants.items():
             selector = {"selector": {"matchLabels": {SERVICE_TAG: label_value(name)}}}
             self._make(object_name(name), selector, grant, made_from, where)
-        reason = "each service has a policy of its own; a service that comes later lets nobody in until it has one"
+        reason = "each service has its own policy; a service that comes later admits no client until it has one"
         self._record.change(f"permissions of {self._services.mesh}", reason)
 
     # -- inside
@@ -122,7 +122,7 @@ class Permissions:
         for item in resource.fields.parts("from"):
             action = item.part("default").text("action")
             if action.upper() not in ("ALLOW", "DENY", "ALLOWWITHSHADOWDENY", "DENY_WITH_SHADOW_ALLOW"):
-                item.leave("default", f"{action!r} is no action that is known; it lets nobody in")
+                item.leave("default", f"{action!r} is not an action that is known; it admits no client")
             if action == "AllowWithShadowDeny":
                 item.leave("default", "is taken as Allow: what would be denied is not logged", "see envoy.filters rbac")
             judgements += self._sources(item.part("targetRef"), allows=action.upper().startswith("ALLOW"))
@@ -192,7 +192,7 @@ class Permissions:
         if some != every or not some:
             reason = "an identity says the service of a client, and no tags"
             taken = f"taken for {', '.join(sorted(said)) or 'nobody'}" if allows or some else "everybody is denied"
-            fields.leave(name, f"{reason}; {taken}", "give these clients an account of their own")
+            fields.leave(name, f"{reason}; {taken}", "give these clients their own account")
         if not some and not allows:
             return [ClientJudgement(ANY, False)]
         return [ClientJudgement(service, allows) for service in sorted(said)]
@@ -215,12 +215,16 @@ class Permissions:
         kind, value = spiffe.text("type"), spiffe.text("value")
         trust, _, name = value.removeprefix(_SCHEME).partition("/")
         if item.names() != ["spiffeID"] or not value.startswith(_SCHEME) or trust != self._services.mesh:
-            item.leave("", "names an identity that is none of a service of this mesh", "write an AuthorizationPolicy")
+            item.leave(
+                "", "names an identity that does not belong to a service of this mesh", "write an AuthorizationPolicy"
+            )
             item.pass_over(*item.names())
             return None
         if kind == "Prefix" and not name:
             return ANY
         if kind == "Exact" and name and "/" not in name:
             return name
-        item.leave("", "names an identity that is none of a service of this mesh", "write an AuthorizationPolicy")
+        item.leave(
+            "", "names an identity that does not belong to a service of this mesh", "write an AuthorizationPolicy"
+        )
         return None

@@ -41,23 +41,23 @@ class KumaResource:
 
 
 def read_resource(found: ForeignObject, record: MigrationRecord) -> KumaResource | None:
-    """The resource of a document; None if it is none, which is listed."""
+    """The resource of a document; None if the document is not one, which is listed."""
     data = found.data
     metadata = data.get("metadata")
     # The universal form has its name at the top, the form of Kubernetes in the metadata; older resources of both have
-    # no spec, and their own fields beside the head.
+    # no spec, and their own fields next to the head.
     is_kubernetes = "apiVersion" in data and isinstance(metadata, Mapping)
     head = metadata if is_kubernetes and isinstance(metadata, Mapping) else data
     type, name = data.get("kind") if is_kubernetes else data.get("type"), head.get("name")
     labels = as_string_map(head, "labels")
     if not isinstance(type, str) or not isinstance(name, str) or not type or not name:
-        record.leave_object(found, "has no type and name: it is no resource of Kuma")
+        record.leave_object(found, "has no type and name: it is not a resource of Kuma")
         return None
     mesh = data.get("mesh") or labels.get(MESH_LABEL) or DEFAULT_MESH
     if type == "Mesh":
         mesh = name
     if not isinstance(mesh, str):
-        record.leave_object(found, "expected a text", path="mesh")
+        record.leave_object(found, "expected a string", path="mesh")
         return None
     leave = partial(_leave, record, found)
     spec = data.get("spec")
@@ -65,7 +65,7 @@ def read_resource(found: ForeignObject, record: MigrationRecord) -> KumaResource
         fields = ForeignFields(spec, leave, "spec")
         known = _KUBERNETES_HEAD if is_kubernetes else _HEAD
         for other in data.keys() - set(known):
-            record.leave_object(found, "is no field of a resource", path=str(other))
+            record.leave_object(found, "is not a field of a resource", path=str(other))
     else:
         fields = ForeignFields(data, leave)
         fields.pass_over(*(_KUBERNETES_HEAD if is_kubernetes else _HEAD))

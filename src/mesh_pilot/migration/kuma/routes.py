@@ -1,7 +1,7 @@
 """Routes of Kuma as routes of a VirtualService: TrafficRoute, MeshHTTPRoute, MeshTCPRoute.
 
 Kuma takes the most specific match of all resources that are about a service; a VirtualService takes the first in its
-list. So each match becomes a route of its own with Kuma's rank (``MadeRoute.order``), and the list is sorted when all
+list. So each match becomes its own route with Kuma's rank (``MadeRoute.order``), and the list is sorted when all
 resources are read. A rule with several matches can't stay one route: a match of another resource may belong between
 them. Kuma's prefixes end at a slash, so that one is two matches here, the path itself and all below it.
 """
@@ -116,7 +116,7 @@ class RouteTable:
                         mirrors = made.setdefault("mirrors", [])
                         mirrors.append({"destination": target, **kept(percentage=kept(value=share))})
                 case other:
-                    each.leave("type", f"{other!r} is no filter that is known")
+                    each.leave("type", f"{other!r} is not a filter that is known")
         return made
 
     # -- MeshTCPRoute
@@ -141,7 +141,7 @@ class RouteTable:
     def _put_old(self, resource: KumaResource) -> None:
         conf = resource.fields.part("conf")
         if conf.has("loadBalancer"):
-            conf.leave("loadBalancer", "a route has no load balancer of its own", "write a DestinationRule")
+            conf.leave("loadBalancer", "a route has no load balancer", "write a DestinationRule")
         sources = list(matches(resource.fields, "sources")) or [{}]
         for destination in list(matches(resource.fields, "destinations")) or [{}]:
             service = destination.get(SERVICE_TAG, ANY)
@@ -262,7 +262,7 @@ def _path(match: ForeignFields) -> tuple[list[tuple[Spec, bool]] | None, tuple[i
         return [({}, True)], (3, 0)
     rank = {"Exact": 0, "PathPrefix": 1, "RegularExpression": 2}.get(kind)
     if rank is None or not value:
-        match.leave("path", f"{kind!r} is no match of a path that is known; the match is not taken")
+        match.leave("path", f"{kind!r} is not a match of a path that is known; the match is not taken")
         return None, ()
     order = (rank, 0 if kind == "Exact" else -len(value))
     if kind != "PathPrefix":
@@ -286,12 +286,12 @@ def _common_match(match: ForeignFields) -> Spec | None:
         elif kind in ("Exact", "Prefix", "RegularExpression"):
             found.setdefault("headers", {})[name] = {_KINDS[kind]: value}
         else:
-            header.leave("type", f"{kind!r} is no match of a header that is known; the match is not taken")
+            header.leave("type", f"{kind!r} is not a match of a header that is known; the match is not taken")
             return None
     for query in match.parts("queryParams"):
         kind = query.text("type") or "Exact"
         if kind not in ("Exact", "RegularExpression"):
-            query.leave("type", f"{kind!r} is no match of a parameter that is known; the match is not taken")
+            query.leave("type", f"{kind!r} is not a match of a parameter that is known; the match is not taken")
             return None
         found.setdefault("queryParams", {})[query.text("name")] = {_KINDS[kind]: query.text("value")}
     return found

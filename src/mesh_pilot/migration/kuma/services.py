@@ -203,7 +203,7 @@ class MeshServices:
         resource.fields.finish(_EXTERNAL_REASONS)
 
     def put_mesh_service(self, resource: KumaResource) -> None:
-        """Take a MeshService: more ports, and a host of its own, for Dataplanes that it selects."""
+        """Take a MeshService: more ports, and its own host, for Dataplanes that it selects."""
         selector = resource.fields.part("selector")
         tags = selector.text_map("dataplaneTags") or selector.part("dataplaneLabels").text_map("matchLabels")
         ports: list[Spec] = []

@@ -20,9 +20,9 @@ class Said:
     """The settings of a policy for clients of a service."""
 
     policy: Spec = attrs.field(factory=dict, hash=False)
-    """Of a DestinationRule: its ``trafficPolicy``."""
+    """The ``trafficPolicy`` of a DestinationRule."""
     http: Spec = attrs.field(factory=dict, hash=False)
-    """Of each route of a VirtualService."""
+    """The fields of each route of a VirtualService."""
 
 
 @attrs.define
@@ -248,7 +248,7 @@ def _load_balancer(conf: ForeignFields, protocol: str) -> Said:
             field = {"RingHash": "minimumRingSize", "Maglev": "tableSize"}[kind]
             policy["consistentHash"] = {**hashed, name: kept(**{field: size})}
     elif kind:
-        balancer.leave("type", f"{kind!r} is no load balancer that is known")
+        balancer.leave("type", f"{kind!r} is not a load balancer that is known")
     locality = conf.part("localityAwareness")
     if locality.flag("disabled"):
         policy["localityLbSetting"] = {"enabled": False}
@@ -313,7 +313,7 @@ CONVERTERS: Mapping[str, Callable[[ForeignFields, str], Said]] = {
     "FaultInjection": _fault,
     "MeshFaultInjection": _fault,
 }
-"""By type: reads what a policy says, for a service of a protocol."""
+"""Readers, by type, of what a policy says, for a service of a protocol."""
 
 REASONS = reasons("kuma_settings_fields")
 """Why fields of these policies are not taken."""

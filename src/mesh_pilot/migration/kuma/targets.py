@@ -77,7 +77,7 @@ def named_services(ref: ForeignFields, services: MeshServices) -> tuple[tuple[st
         case "MeshHTTPRoute":
             ref.leave("", _ONE_ROUTE, "write it into the route of the VirtualService")
         case _:
-            ref.leave("", f"{kind} is no service that can be named", "write the object yourself")
+            ref.leave("", f"{kind} is not a service that can be named", "write the object yourself")
     return None
 
 

@@ -48,7 +48,7 @@ class RefreshStatistics:
     synced: bool
     waiting_for: str
     stale_seconds: float
-    """For how long the oldest failure to refresh lasts; 0 while there is none."""
+    """The time for which the oldest failure to refresh lasts; 0 while there is none."""
     trouble: str
     """The reason of that failure's last try, and how many others fail; empty while none does."""
     fetched: int = 0
@@ -122,7 +122,7 @@ class Rounds:
         failed: Callable[[str, bool], Awaitable[None]],
         recovered: Callable[[], None],
     ) -> None:
-        """Fetch for ever, until the ``scope`` of the refresh is cancelled.
+        """Fetch forever, until the ``scope`` of the refresh is cancelled.
 
         ``take`` puts what ``fetch`` found in force, and gives the seconds to the next fetch. ``failed`` is told the
         reason of each failure, and whether it is a new one; ``recovered`` that it works again. What ``fetch`` raises

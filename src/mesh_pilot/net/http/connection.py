@@ -41,6 +41,8 @@ PEER_UID = "mesh_pilot.peer_uid"
 """The extension in scopes of a Unix socket with the user id of the client; None where it is not known."""
 PEER_NAMES = "mesh_pilot.peer_names"
 """The extension in scopes with the names in the client's verified certificate."""
+PEER_IDENTITIES = "mesh_pilot.peer_identities"
+"""The extension with the SPIFFE ids among them."""
 
 
 @attrs.frozen
@@ -109,6 +111,7 @@ class HttpConnection:
         self._app = app
         self._stream = stream
         self._peer_names = stream.peer_names if isinstance(stream, TlsStream) else ()
+        self._peer_identities = stream.peer_identities if isinstance(stream, TlsStream) else ()
         self._limits = limits
         self._counts = counts
         self._wrong_port = wrong_port
@@ -119,7 +122,7 @@ class HttpConnection:
         self._receiving: trio.CancelScope | None = None
         self._stopping = False
         self._is_spared = True
-        """True until the first bytes have come, or nothing more is waited for."""
+        """True until the first bytes have come, or the wait for them is over."""
         self._gone = False
         """True once the client is gone: later exceptions of the app are not errors of ours."""
         self._unread = False
@@ -304,7 +307,7 @@ class HttpConnection:
         await self._complete()
 
     async def _wait_closed(self) -> None:
-        """Wait until the client has closed its side; for ever if it sends another request meanwhile."""
+        """Wait until the client has closed its side; forever if it sends another request first."""
         try:
             if not await self._stream.socket.recv(1, socket.MSG_PEEK):
                 return
@@ -338,7 +341,7 @@ class HttpConnection:
     def _extensions(self) -> Message:
         if self._stream.socket.family == socket.AF_UNIX:
             return {PEER_UID: uid_of(self._stream.socket)}
-        return {PEER_NAMES: self._peer_names}
+        return {PEER_NAMES: self._peer_names, PEER_IDENTITIES: self._peer_identities}
 
     async def _take(self, request: h11.Request, message: Message) -> None:
         """Send a message of the app. A response to HEAD has no body, even if the app gives one."""

@@ -33,6 +33,8 @@ class TlsStream(trio.abc.AsyncResource):
         self.socket = stream.socket
         self.peer_names = session.peer_names()
         """The names in the verified certificate of the client."""
+        self.peer_identities, _ = session.spiffe_ids_and_end()
+        """The ``spiffe://`` names among them that are its URIs."""
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         received, plain = b"", None

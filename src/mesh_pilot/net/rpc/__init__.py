@@ -64,6 +64,7 @@ from mesh_pilot.net.rpc.tls import (
     client_tls,
     client_tls_in_memory,
     http_client_tls,
+    http_client_tls_in_memory,
     server_tls,
     server_tls_in_memory,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "client_tls_in_memory",
     "connection_shares",
     "http_client_tls",
+    "http_client_tls_in_memory",
     "open_channel",
     "open_listeners",
     "parse_address",

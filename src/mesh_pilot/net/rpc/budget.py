@@ -74,6 +74,8 @@ SMALL_DATA = 32
 """DATA below this size costs a unit; the message that it completes earns one."""
 UNITS_PER_MESSAGE = 3
 """Units earned by each message that we send: gRPC answers with at most a PING and two WINDOW_UPDATEs."""
+UNITS_PER_RECEIVED = 1
+"""Units earned by each message that we receive whole."""
 BYTES_PER_UNIT = 1024
 """Bytes sent that earn a unit. Go, the most eager client, sends two WINDOW_UPDATEs for 4 KB."""
 
@@ -124,4 +126,4 @@ class FrameBudget(TokenBucket):
 
     def received_message(self) -> None:
         """Earn a unit with a message that we received whole."""
-        self.tokens += 1
+        self.tokens += UNITS_PER_RECEIVED

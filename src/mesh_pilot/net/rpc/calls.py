@@ -37,7 +37,7 @@ class CallCounts:
         return f"<CallCounts {self.started} started, {self.handled.total()} handled>"
 
     def ended(self, status: Status, seconds: float) -> None:
-        """A call has ended."""
+        """A call ended."""
         self.handled[status] += 1
         self.seconds[bisect_left(HANDLING_BOUNDS, seconds)] += 1
         self.seconds_sum += seconds
@@ -62,7 +62,7 @@ class CallStatistics:
     """``unary``, ``client_stream``, ``server_stream`` or ``bidi_stream``."""
     started: int = 0
     handled: Mapping[Status, int] = field(factory=dict)
-    """By the status that they ended with; CANCELLED where the client left."""
+    """Calls by the status that they ended with; CANCELLED where the client left."""
     received: int = 0
     """Messages."""
     sent: int = 0

@@ -47,7 +47,7 @@ async def open_channel(
     """Connect to ``address`` (host:port or unix:///path); leaving the block resets the open calls and disconnects.
 
     ``server_hostname`` is the name asked for and checked with TLS, and the calls' authority; by default the address's
-    host. ``local_address`` is the IP address that it comes from. Raises AddressError when nobody answers, TlsError when
+    host. ``local_address`` is the IP address that it comes from. Raises AddressError without an answer, TlsError when
     the handshake fails or takes too long, ConnectionLost when the other side hangs up or does not speak HTTP/2.
     """
     parsed = parse_address(address)
@@ -123,7 +123,7 @@ class Channel:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the connection is gone, and not only closed to more calls."""
+        """True if the connection is gone, and not only closed to more calls."""
         return self._gone_event.is_set()
 
     async def wait_gone(self) -> None:

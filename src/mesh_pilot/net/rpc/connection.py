@@ -17,6 +17,7 @@ import math
 import random
 import socket
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -97,7 +98,7 @@ class SharedParts:
     """The parts that all connections of a server share."""
 
     methods: Mapping[str, Handler]
-    """By path."""
+    """Handlers by path."""
     calls: Mapping[str, CallCounts]
     limits: Limits
     not_grpc: str
@@ -146,7 +147,7 @@ class ServerConnection:
         self._transport = SocketTransport(sock, nursery, tls=tls, write_buffer=self._limits.write_buffer)
         self._transport.on_pause = self._tell_wait
         self._transport.on_close = self._end
-        self._http2 = Http2(self, self._transport, self._limits, client_side=False)
+        self._http2 = Http2(weakref.proxy(self), self._transport, self._limits, client_side=False)
         if tls is not None:
             # The handshake may have brought the client's first bytes: the socket may never become readable again.
             self._http2.flush()
@@ -255,7 +256,7 @@ class ServerConnection:
 
     @property
     def draining(self) -> bool:
-        """Whether the client was told to open no more streams."""
+        """True if the client was told to open no more streams."""
         return bool(self._retired) or self._draining
 
     @property
@@ -264,7 +265,7 @@ class ServerConnection:
         return self._retired
 
     async def _retire(self, reason: str, certificate_ends_at: float) -> None:
-        """End a connection that is too old, or whose client's certificate has ended.
+        """End a connection that is too old, or whose client's certificate ended.
 
         As gRPC's servers do it: warn the client, so that it opens its next streams elsewhere; refuse streams once it
         must have read the warning; let those that run end; cut those that are left after the grace.
@@ -353,6 +354,7 @@ class ServerConnection:
     async def _serve(self, stream: Http2Stream, scope: trio.CancelScope, headers: Headers) -> None:
         try:
             call = self._open(stream, headers)
+            del headers  # else kept for as long as the stream lasts
             if call is None:
                 self._http2.spend(REFUSED_UNITS, "refused calls")
             else:
@@ -360,8 +362,10 @@ class ServerConnection:
         except StreamTerminatedError:
             pass
         finally:
-            stream.on_terminated = None
-            self._abandoned -= stream.terminated is not None
+            stream.on_terminated = stream.on_retiring = None
+            if stream.terminated is not None:
+                self._abandoned -= 1
+                stream.terminated.__traceback__ = None  # its frames have the stream: a cycle
             stream.reset_if_open(ErrorCodes.CANCEL)
             self._http2.release(stream)
             del self._streams[stream]

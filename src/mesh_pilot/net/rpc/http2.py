@@ -14,8 +14,8 @@ Two states of one connection may drift apart, so each fact has one home. The *in
 payload, and its own inbound windows stay as they began. The *outbound* windows are h2's, because SETTINGS change them:
 we subtract what we send, and add what WINDOW_UPDATE says (``outbound_flow_control_window`` of connection and stream).
 Whether a stream is open is h2's: a DATA frame that ends its stream, or is for none that has an owner, is shown to h2
-without its payload. A GOAWAY is never shown, because h2 ends all streams at it; gRPC goes on with them (RFC 9113, 6.8).
-``tests/rpc/test_rpc_h2.py`` lists what this needs of h2's inside and names what a new version has changed.
+without its payload. A GOAWAY is never shown, because h2 ends all streams at it; gRPC continues with them (RFC 9113,
+6.8). ``tests/rpc/test_rpc_h2.py`` lists what this needs of h2's inside and names what a new version has changed.
 
 Alternatives lose: with all of it left to h2 a turn costs half as much again; without h2, on hpack and hyperframe alone,
 there would be 500 lines more of the kind that others' security advisories are about.
@@ -48,12 +48,13 @@ from mesh_pilot.net.rpc.transport import SocketTransport
 __all__ = ["MAX_HEADER_LIST_SIZE", "Http2", "Owner"]
 
 _HEAD = struct.Struct(">HBBBL")
-"""Of a frame: its size in two parts, type, flags, and stream behind a reserved bit."""
+"""The head of a frame: its size in two parts, type, flags, and stream behind a reserved bit."""
 _HEAD_SIZE = _HEAD.size
 _MAX_31 = 2**31 - 1
 _PREFACE_SIZE = 24
 _ACK = _END_STREAM = 0x1
 _END_HEADERS, _PADDED = 0x4, 0x8
+_LARGEST_DATA = largest(FrameKind.DATA)
 _NAMES = {kind.value: kind.name for kind in FrameKind}
 _BLOCK_KINDS = (FrameKind.HEADERS, FrameKind.PUSH_PROMISE, FrameKind.CONTINUATION)
 
@@ -68,7 +69,8 @@ _MAX_DECODED_HEADERS = 64 * 1024
 
 _PLAIN_WORK = 0.25
 _HEADERS_WORK = 6
-"""Units of work, as of the budget, that DATA and HEADERS are though they cost nothing."""
+_MESSAGE_WORK = 2
+"""Units of work, as of the budget, that DATA, HEADERS and messages taken at once are though they cost nothing."""
 
 
 class Owner(Protocol):
@@ -112,7 +114,7 @@ class Http2(Outbound):
         self._client_side = client_side
         self._window = limits.connection_window
         self._owed = 0
-        # What all inboxes together may owe must stay below the window, or the peer would wait for ever.
+        # What all inboxes together may owe must stay below the window, or the peer would wait forever.
         share = limits.connection_window // (4 * limits.max_concurrent_streams)
         self._credit_batch = max(1, min(limits.stream_window // 8, share))
         self._waiting: bytes | bytearray = b""
@@ -180,7 +182,7 @@ class Http2(Outbound):
             while at + _HEAD_SIZE <= total:
                 high, low, kind, flags, stream_id = _HEAD.unpack_from(data, at)
                 size = high << 8 | low
-                if size > largest(kind):  # said by the head: what follows may be 16 MB
+                if size > (largest(kind) if kind else _LARGEST_DATA):  # said by the head: what follows may be 16 MB
                     raise FrameTooLargeError(f"Received overlong frame: length {size}, max {largest(kind)}")
                 end = at + _HEAD_SIZE + size
                 is_whole = end <= total
@@ -221,8 +223,7 @@ class Http2(Outbound):
             return self._take_special_data(flags, stream, payload)
         if size < SMALL_DATA:
             self._charge(1, "small DATA" if size else "DATA")
-        stream.inbox.add(payload, size)
-        return _PLAIN_WORK
+        return _PLAIN_WORK + stream.inbox.add(payload, size) * _MESSAGE_WORK
 
     def _take_special_data(self, flags: int, stream: Http2Stream, payload: bytes) -> float:
         """DATA that is padded, or ends its stream, or whose length the headers have said."""
@@ -234,10 +235,10 @@ class Http2(Outbound):
                 raise ProtocolError("Received frame with invalid padding.")
             data = payload[1 : len(payload) - payload[0]]
         stream.h2._track_content_length(len(data), bool(flags & _END_STREAM))
-        stream.inbox.add(data, len(payload))
+        taken = stream.inbox.add(data, len(payload))
         if flags & _END_STREAM:
             self._show_h2(_empty_data(_END_STREAM, stream.id))
-        return 1.0 + units
+        return 1.0 + units + taken * _MESSAGE_WORK
 
     def _take_stray_data(self, flags: int, stream_id: int, size: int) -> float:
         """DATA for no stream that takes it: h2 knows if it was on its way when the stream ended, and answers, or else
@@ -380,6 +381,7 @@ class Http2(Outbound):
     def release(self, stream: Http2Stream) -> None:
         """A stream has no owner any more: what the peer still sends on it is h2's business."""
         del self.streams[stream.id]
+        stream.inbox.release()
         self.stream_released.set()
         if not self.transport.is_closing:
             self._credit(0, stream.inbox.unacked_size())

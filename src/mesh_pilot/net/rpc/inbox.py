@@ -17,6 +17,9 @@ TURNS = 32
 """Reads or sends of one stream that may succeed without waiting before other tasks get their turn."""
 
 
+_AT_ONCE = 8
+"""Messages of one frame that are taken at once; a frame may have thousands, and each is work."""
+
 _CHUNKS, _CHUNK_SIZE = 64, 1024
 """More chunks than this, and smaller ones on average, are joined: a chunk of a few bytes takes ten times their room."""
 
@@ -51,7 +54,10 @@ class Inbox:
     """The bytes received on one stream, cut into messages, for one reader.
 
     ``credit`` hands flow-control bytes back to the peer. Bytes are handed back when their message is taken, or when a
-    reader waits for the rest of it: a peer is never ahead of the reader by more than the window.
+    reader waits for the rest of it: a peer is never ahead of the reader by more than the window and a message.
+
+    The reader is a task that waits (`read_message`), or a function that is given each message as it arrives
+    (`receive_at_once`), which costs no switch of tasks.
     """
 
     def __init__(self, credit: Callable[[int], None], *, limit: int, batch: int) -> None:
@@ -68,13 +74,33 @@ class Inbox:
         self._reader: trio.lowlevel.Task | None = None
         """The task that waits for more."""
         self._reads = 0
+        self._take: Callable[[bytes], bool] | None = None
+        self._on_news: Callable[[], None] | None = None
+        self._declined: bytes | None = None
+        """The first message, if it was not taken at once."""
 
-    def add(self, data: bytes, ack_size: int) -> None:
-        """Take a DATA frame of ``ack_size`` bytes, padding included."""
-        if self._reader is not None and not self._size and self._is_whole(data) and ack_size == len(data):
-            self._owe(ack_size)
-            self._wake(data[PREFIX.size :])
-            return
+    def receive_at_once(self, take: Callable[[bytes], bool], on_news: Callable[[], None]) -> None:
+        """Give each message to ``take`` when it is complete. If that returns False, the message waits for
+        `read_message`, and ``on_news`` is called; so it is at the end, and at an error. Neither waits nor raises."""
+        self._take, self._on_news = take, on_news
+
+    def release(self) -> None:
+        """Drop the functions of `receive_at_once`: the stream has no reader any more."""
+        self._take = self._on_news = None
+
+    def add(self, data: bytes, ack_size: int) -> int:
+        """Take a DATA frame of ``ack_size`` bytes, padding included; returns how many messages were taken at once."""
+        # What nearly every frame is, a message for a reader that is there, is not stored and taken out again.
+        if not self._size and ack_size == len(data) and self._is_whole(data):
+            is_taken_at_once = self._take is not None and self._declined is None
+            if is_taken_at_once or self._reader is not None:
+                self._owed += ack_size
+                if self._owed >= self._batch:
+                    self._owe(0)
+                if self._reader is None:
+                    return self._offer(data[PREFIX.size :])
+                self._wake(data[PREFIX.size :])
+                return 0
         if data:
             self._chunks.append(data)
             self._size += len(data)
@@ -82,7 +108,40 @@ class Inbox:
                 self._chunks = [b"".join(self._chunks)]
         if ack_size != len(data):
             self._owe(ack_size - len(data))
+        if self._take is not None and self._reader is None:
+            return self._offer_all()
         self._wake()
+        return 0
+
+    def _offer(self, message: bytes) -> int:
+        """Have the first message taken at once, if it can be: 1, or else 0."""
+        assert self._take is not None
+        if self._take(message):
+            return 1
+        self._declined = message
+        self._wake()
+        return 0
+
+    def _offer_all(self) -> int:
+        """Have the messages that are complete taken at once, some of them; whoever reads sees to the rest."""
+        taken = 0
+        try:
+            while self._declined is None and (length := self._length_of_whole()) is not None:
+                if taken == _AT_ONCE:
+                    self._wake()
+                    break
+                taken += self._offer(self._take_message(length))
+            else:
+                self._credit_part()
+        except GRPCError:
+            self._wake()  # which raises it again
+        return taken
+
+    def _credit_part(self) -> None:
+        """Let the peer send the rest of a message that has come in part, unless another one waits for its reader."""
+        if self._declined is None and self._size > self._ahead:
+            self._owe(self._size - self._ahead)
+            self._ahead = self._size
 
     def _is_whole(self, data: bytes) -> bool:
         """True if ``data`` is one message that may be handed to the reader."""
@@ -105,6 +164,8 @@ class Inbox:
         if (reader := self._reader) is not None:
             self._reader = None
             trio.lowlevel.reschedule(reader, outcome.Value(message))
+        elif self._on_news is not None:
+            self._on_news()
 
     def unacked_size(self) -> int:
         """Bytes that the peer must still be credited with once the stream is released."""
@@ -151,7 +212,15 @@ class Inbox:
     @property
     def has_message(self) -> bool:
         """True if a whole message is there: the next read does not wait for the peer. Raises as that does."""
-        return self._length_of_whole() is not None
+        return self._declined is not None or self._length_of_whole() is not None
+
+    @property
+    def is_readable(self) -> bool:
+        """True if `read_message` does not wait for the peer: there is a message, the end or an error."""
+        try:
+            return self.has_message or self.ended or self._error is not None
+        except GRPCError:
+            return True
 
     async def read_message(self) -> bytes | None:
         """The next message, None at the end.
@@ -159,6 +228,9 @@ class Inbox:
         Raises GRPCError for a message that is too large, compressed or cut short, StreamTerminatedError when the stream
         is gone. Nothing is lost if cancelled.
         """
+        if self._declined is not None:
+            declined, self._declined = self._declined, None
+            return declined
         while (length := self._length_of_whole()) is None:
             if self._error is not None:
                 raise self._error
@@ -166,9 +238,7 @@ class Inbox:
                 if self._size:
                     raise GRPCError(Status.INTERNAL, "the stream ended in the middle of a message")
                 return None
-            if self._size > self._ahead:
-                self._owe(self._size - self._ahead)
-                self._ahead = self._size
+            self._credit_part()
             if self._reader is not None:
                 raise trio.BusyResourceError("another task is receiving on this stream")
             self._reader = trio.lowlevel.current_task()

@@ -56,7 +56,7 @@ class Limits:
     """Bytes that wait for the socket before senders are paused; they resume at a quarter of it."""
 
     handshake_timeout_seconds: float = field(default=10.0, validator=_positive_seconds)
-    """How long the TLS handshake may take, and then how long until the first bytes of HTTP/2."""
+    """The time that the TLS handshake may take, and then the time until the first bytes of HTTP/2."""
 
     keepalive_interval_seconds: float = field(default=30.0, validator=_positive_seconds)
     """A connection silent for this long is sent a PING; ``math.inf`` sends none."""
@@ -80,10 +80,10 @@ class Limits:
     ``math.inf`` never."""
 
     max_connection_age_grace_seconds: float = field(default=10.0, validator=validators.ge(0.0))
-    """How long the streams of a connection that is too old may go on before they are cut."""
+    """The time for which the streams of a connection that is too old may go on before they are cut."""
 
     retirement_rate: float = field(default=100.0, validator=_positive_seconds)
-    """Connections a second that a server retires for their age; more become older meanwhile."""
+    """Connections a second that a server retires for their age; the rest become older than the limit."""
 
 
 SERVER_LIMITS = Limits(stream_window=1024 * 1024, connection_window=4 * 1024 * 1024)

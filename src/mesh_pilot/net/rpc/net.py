@@ -94,7 +94,7 @@ def address_of(sock: socket.socket | trio.socket.SocketType, *, peer: bool = Fal
 
 
 def uid_of(sock: socket.socket | trio.socket.SocketType) -> int | None:
-    """The user of the process at the other side of a Unix socket; None for other sockets, and where nobody can tell."""
+    """The user of the process at the other side of a Unix socket; None for other sockets, or if unknown."""
     if sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return None
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

@@ -7,13 +7,16 @@ flushes: headers leave with the first message, and the answer to a SETTINGS fram
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.stream import H2Stream
-from hyperframe.frame import GoAwayFrame, WindowUpdateFrame
+from hyperframe.frame import Frame, GoAwayFrame, WindowUpdateFrame
 
-from mesh_pilot.net.rpc.budget import FrameBudget
+from mesh_pilot.net.rpc.budget import BYTES_PER_UNIT, UNITS_PER_MESSAGE, UNITS_PER_RECEIVED, FrameBudget
 from mesh_pilot.net.rpc.codec import PREFIX
 from mesh_pilot.net.rpc.limits import Limits
 from mesh_pilot.net.rpc.transport import SocketTransport
@@ -21,6 +24,7 @@ from mesh_pilot.net.rpc.transport import SocketTransport
 __all__ = ["Headers", "Outbound"]
 
 Headers = list[tuple[str, str]]
+Receive = Callable[..., Any]
 
 _CONFIGURATIONS = {
     client_side: H2Configuration(
@@ -38,6 +42,32 @@ _CONFIGURATIONS = {
 class _H2(H2Connection):
     MAX_CLOSED_STREAMS = 1024
     """Streams whose end is remembered, for frames of theirs that were on their way."""
+
+    @property
+    def _frame_dispatch_table(self) -> dict[type[Frame], Receive]:
+        """The method for each kind of frame that h2 is shown. Kept, as h2 does, it takes 1.4 KB, and is a cycle that
+        keeps a closed connection until a collection."""
+        return _Receivers(self)
+
+    @_frame_dispatch_table.setter
+    def _frame_dispatch_table(self, table: dict[type[Frame], Receive]) -> None:
+        if not _RECEIVERS:
+            _RECEIVERS.update((kind, method.__name__) for kind, method in table.items())
+
+
+_RECEIVERS: dict[type[Frame], str] = {}
+"""The names of these methods, which are the same for all connections."""
+
+
+class _Receivers(dict[type[Frame], Receive]):
+    """The methods of a connection by kind of frame, each bound when looked up. Raises KeyError, as a table does."""
+
+    def __init__(self, connection: _H2) -> None:
+        self._connection = connection
+
+    def __missing__(self, kind: type[Frame]) -> Receive:
+        method: Receive = getattr(self._connection, _RECEIVERS[kind])
+        return method
 
 
 class Outbound:
@@ -84,7 +114,7 @@ class Outbound:
             return False
         stream.outbound_flow_control_window -= size
         h2.outbound_flow_control_window -= size
-        self.budget.sent(size)
+        self.budget.tokens += size / BYTES_PER_UNIT  # as ``sent`` does, which nearly each message would call
         # The frame's size, type and flags, stream; not compressed, the message's length: 3, 2, 4; 1, 4 bytes.
         head = size << 88 | stream.stream_id << 40 | length
         self._queued += (head.to_bytes(14, "big"), message)
@@ -129,16 +159,16 @@ class Outbound:
     def note_sent(self) -> None:
         """A message was sent whole."""
         self.messages_sent += 1
-        self.budget.sent_message()
+        self.budget.tokens += UNITS_PER_MESSAGE
 
     def note_received(self) -> None:
         """A message was received whole."""
         self.messages_received += 1
-        self.budget.received_message()
+        self.budget.tokens += UNITS_PER_RECEIVED
 
     @property
     def has_unsent(self) -> bool:
-        """Whether anything is ready to be flushed."""
+        """True if anything is ready to be flushed."""
         return bool(self._queued)
 
     def flush(self) -> None:

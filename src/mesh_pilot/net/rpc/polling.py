@@ -2,7 +2,7 @@
 
 A task for each socket would cost a wake-up, a switch of tasks and a system call for each piece that a peer sends: Trio
 arms a socket for one event (``EPOLLONESHOT``) and forgets it then. That is 4 of 16 µs where nothing else is done, and a
-task of each connection. Here sockets stay armed in an epoll of our own, whose file becomes readable in Trio's when one
+task of each connection. Here sockets stay armed in our own epoll, whose file becomes readable in Trio's when one
 of them has something. Each reader is called once in a pass of the loop, as its task would be, and reads once.
 
 Where there is no epoll, tasks wait.
@@ -59,9 +59,8 @@ class EpollPoller:
             while True:
                 await trio.lowlevel.wait_readable(epoll.fileno())
                 for descriptor, _ in epoll.poll(0, max(1, len(self._readers))):
-                    read = self._readers.get(descriptor)
-                    if read is not None:  # else the reader of another has removed it
-                        read()
+                    if descriptor in self._readers:  # else the reader of another has removed it
+                        self._readers[descriptor]()  # in no variable, which would keep the last one's connection
 
 
 class WaitingTasks:

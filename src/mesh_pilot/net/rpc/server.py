@@ -136,7 +136,7 @@ class Server:
 
     @property
     def draining(self) -> bool:
-        """Whether no more connections and streams are accepted."""
+        """True if no more connections and streams are accepted."""
         return self._accepting.cancel_called
 
     def connections(self) -> list[ConnectionStatistics]:
@@ -166,8 +166,8 @@ class Server:
     async def drain(self, timeout_seconds: float) -> None:
         """Stop: refuse connections and streams (GOAWAY), wait for the streams that run, cut them after the timeout.
 
-        Cut streams end with UNAVAILABLE. Returns when everything is closed. If cancelled, the drain goes on without the
-        cut: call it again, or cancel the server.
+        Cut streams end with UNAVAILABLE. Returns when everything is closed. If cancelled, the drain continues without
+        the cut: call it again, or cancel the server.
         """
         self._accepting.cancel()
         for scope in self._handshaking:
@@ -192,7 +192,7 @@ class Server:
                 await trio.lowlevel.checkpoint()
             peer = connection.peer
             if connection.retired != "revoked" and is_revoked(peer):
-                self._log_some("a connection was ended", peer, "its client is revoked", kind="revoked")
+                self._log_some("a connection was ended", peer, "the client is revoked", kind="revoked")
                 connection.revoke()
 
     async def _run(self, task_status: trio.TaskStatus[Server]) -> None:

@@ -43,7 +43,7 @@ class Peer:
     address: str
     """``host:port`` or ``unix:///path``."""
     tls: bool = False
-    """Whether the connection is encrypted."""
+    """True if the connection is encrypted."""
     since: datetime = field(factory=partial(datetime.now, UTC), eq=False)
     """When the connection began."""
     certificate: bytes | None = None
@@ -95,7 +95,7 @@ class ServerStream(Generic[Request, Reply]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the stream is gone: reset by the client, or its connection lost."""
+        """True if the stream is gone: reset by the client, or its connection lost."""
         return self._stream.terminated is not None
 
     @property
@@ -123,8 +123,34 @@ class ServerStream(Generic[Request, Reply]):
             raise GRPCError(Status.INTERNAL, f"the request cannot be decoded: {error}") from error
         return message
 
+    @property
+    def is_readable(self) -> bool:
+        """True if ``recv_message`` does not wait for the client: a request is there, the end, or an error."""
+        return self._stream.inbox.is_readable
+
+    def receive_at_once(self, take: Callable[[Request], bool], on_news: Callable[[], None]) -> None:
+        """Give requests to ``take`` as they arrive, from where the socket is read: no task is woken for them.
+
+        A request for which it returns False waits for ``recv_message``, and ``on_news`` is called; so it is at the end
+        of the requests, and when the client is gone. Neither may wait or raise: what they do holds up all connections.
+        """
+        decode, counts, connection = self._decode, self.counts, self._stream.connection
+
+        def taken(data: bytes) -> bool:
+            try:
+                message: Request = decode(data)
+            except Exception:
+                return False  # whoever reads it has the error
+            if not take(message):
+                return False
+            counts.received += 1
+            connection.note_received()
+            return True
+
+        self._stream.inbox.receive_at_once(taken, on_news)
+
     def when_retiring(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when the connection is to end: what is left of the call should end soon, by itself.
+        """Call ``callback`` when the connection is to end: what is left of the call should end soon, on its own.
 
         A call that does not is cut after the connection's grace. Without a callback it ends when it ends.
         """
@@ -164,6 +190,17 @@ class ServerStream(Generic[Request, Reply]):
         self.counts.sent += 1
         stream.connection.note_sent()
 
+    def send_at_once(self, message: Reply) -> bool:
+        """Send one reply if that needs no waiting, after the first; False: nothing was done."""
+        stream = self._stream
+        if self._sending or not self._message_sent or not self._is_streaming:
+            return False
+        if not stream.send_at_once(self._encode(message), flush=True):
+            return False
+        self.counts.sent += 1
+        stream.connection.note_sent()
+        return True
+
     def finish(self, status: Status, message: str | None) -> None:
         """Queue the status and flush, without waiting: a status is small, and it must not get stuck.
 
@@ -176,5 +213,5 @@ class ServerStream(Generic[Request, Reply]):
 
     @property
     def lacks_reply(self) -> bool:
-        """Whether a unary call has not got its reply."""
+        """True if a unary call has not got its reply."""
         return not (self._is_streaming or self._message_sent)

@@ -31,7 +31,7 @@ class ConnectionStatistics:
     bytes_waiting: int
     """Bytes that the socket has not taken yet."""
     draining: bool
-    """Whether a GOAWAY was sent or received: no more streams on this connection."""
+    """True if a GOAWAY was sent or received: no more streams on this connection."""
 
 
 @frozen(kw_only=True)
@@ -45,7 +45,7 @@ class ServerStatistics:
     connections_cut: int = 0
     """Connections that we closed because the peer made too much work, did not read or did not answer."""
     connections_retired: Mapping[str, int] = MappingProxyType({})
-    """Connections that we ended because of their ``age``, or because the client's ``certificate`` has ended."""
+    """Connections that we ended because of their ``age``, or because the client's ``certificate`` ended."""
     connections_refused: Mapping[str, int] = MappingProxyType({})
     """Connections that were closed at the limit: new ones (``total``), and those that made room for new ones, because
     they were ``stalled`` or the newest of whoever had more than half (``share``)."""
@@ -66,7 +66,7 @@ class ServerStatistics:
     bytes_sent: int = 0
     """Bytes that sockets took, TLS and HTTP/2 framing included."""
     draining: bool = False
-    """Whether the server accepts no more connections and streams."""
+    """True if the server accepts no more connections and streams."""
 
     @property
     def handshakes_failed(self) -> int:

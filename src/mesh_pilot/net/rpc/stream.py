@@ -21,7 +21,7 @@ _SEND_CHUNK = 256 * 1024
 _USEFUL_WINDOW = 1024
 """A window smaller than this and than what is to be sent is not used at once (RFC 9113, 10.5: tiny windows)."""
 _TINY_WINDOW_SECONDS = 0.1
-"""How long a stream waits for a useful window before it sends as much as a tiny one allows."""
+"""The time that a stream waits for a useful window before it sends as much as a tiny one allows."""
 
 
 class Http2Stream:
@@ -75,7 +75,7 @@ class Http2Stream:
             self.on_terminated()
 
     def retire(self) -> None:
-        """Have the call end soon, by itself."""
+        """Have the call end soon, on its own."""
         self.is_retiring = True
         if self.on_retiring is not None:
             self.on_retiring()
@@ -162,7 +162,7 @@ class Http2Stream:
     async def _wait_for_window(self, size: int) -> bool:
         """Wait until ``size`` bytes may be sent; True when that takes too long, though some may be.
 
-        A closed window (``size`` 1) is waited for as long as it takes.
+        The wait for a closed window (``size`` 1) takes as long as it takes.
         """
         self._awaited_window = size
         self._window_updated.clear()

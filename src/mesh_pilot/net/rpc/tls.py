@@ -25,6 +25,7 @@ __all__ = [
     "client_tls",
     "client_tls_in_memory",
     "http_client_tls",
+    "http_client_tls_in_memory",
     "reason_of",
     "server_tls",
     "server_tls_in_memory",
@@ -84,11 +85,13 @@ Shown = Callable[[], CertificatePem | None]
 NO_ROOTS: Callable[[], bytes] = bytes
 """No further trust anchors."""
 
+_REVOCATIONS = b"-----BEGIN X509 CRL-----"
+
 
 @define
 class _ReloadingTls:
     """Builds a context when first asked and when what it is made of changed, as ``stamp`` shows; if that does not load,
-    the last stays in force."""
+    the last is kept."""
 
     stamp: Callable[[], object]
     build: Callable[[], ssl.SSLContext]
@@ -104,7 +107,7 @@ class _ReloadingTls:
         except TlsError as error:
             if self._context is None:
                 raise
-            log.warning("changed certificate files cannot be loaded; the previous ones stay in force", error=str(error))
+            log.warning("changed certificate files cannot be loaded; the previous ones are kept", error=str(error))
         self._stamp = stamp
         return self._context
 
@@ -136,7 +139,11 @@ def server_tls_in_memory(
     roots: Callable[[], bytes] = NO_ROOTS,
     require_client_certificate: bool = True,
 ) -> TlsSource:
-    """TLS for a server that shows what ``shown`` returns now; the rest as for ``server_tls``. Raises TlsError."""
+    """TLS for a server that shows what ``shown`` returns now; the rest as for ``server_tls``. Raises TlsError.
+
+    ``roots`` may have revocation lists among its certificates. Then one of each issuer of clients is needed, as in
+    Envoy, and a client whose certificate is in its issuer's is refused.
+    """
     return _server_tls(CertificateFiles(trusted=trusted), shown, roots, require_client_certificate)
 
 
@@ -218,6 +225,25 @@ def http_client_tls(
     return _ReloadingContext.over(_reloading(stamp, build))
 
 
+def http_client_tls_in_memory(
+    shown: Shown, *, trusted: Path | None = None, roots: Callable[[], bytes] = NO_ROOTS
+) -> ssl.SSLContext:
+    """A context for a client of HTTP that shows what ``shown`` returns now, if anything and if it is asked for it.
+
+    The rest as for ``client_tls_in_memory``. Raises TlsError when the file does not load.
+    """
+    files = CertificateFiles(trusted=trusted)
+
+    def build() -> ssl.SSLContext:
+        context = _context(ssl.PROTOCOL_TLS_CLIENT, files, shown(), roots())
+        context.set_alpn_protocols(["http/1.1"])
+        if trusted is None:
+            context.load_default_certs()
+        return context
+
+    return _ReloadingContext.over(_reloading(lambda: (files.stamp(), shown(), roots()), build))
+
+
 class _ReloadingContext(ssl.SSLContext):
     """Makes sessions with the context that its source has now. What is set on itself has no effect."""
 
@@ -252,19 +278,28 @@ def _context(protocol: int, files: CertificateFiles, shown: CertificatePem | Non
         what = "the trusted certificates"
         if roots:
             context.load_verify_locations(cadata=roots.decode("ascii"))
+        if _REVOCATIONS in roots:
+            what = "the revocation lists"
+            _in_file(roots, context.load_verify_locations)
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
     except (OSError, UnicodeDecodeError) as error:
         raise TlsError(f"cannot load {what}: {reason_of(error)}") from error
     return context
 
 
 def _load_in_memory(context: ssl.SSLContext, shown: CertificatePem) -> None:
-    """Load a certificate and its key through a file without a name: OpenSSL's interface in Python has files only."""
+    """Load a certificate and its key."""
+    _in_file(shown.key + shown.certificate, context.load_cert_chain)
+
+
+def _in_file(content: bytes, load: Callable[[str], None]) -> None:
+    """Load through a file without a name: for much, OpenSSL's interface in Python has files only."""
     with (
         os.fdopen(os.memfd_create("certificate"), "wb") if hasattr(os, "memfd_create") else NamedTemporaryFile() as file
     ):
-        file.write(shown.key + shown.certificate)
+        file.write(content)
         file.flush()
-        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}" if isinstance(file.name, int) else file.name)
+        load(f"/proc/self/fd/{file.fileno()}" if isinstance(file.name, int) else file.name)
 
 
 def reason_of(error: OSError | UnicodeDecodeError) -> str:

@@ -115,7 +115,7 @@ class TlsSession:
 
     def spiffe_ids_and_end(self) -> tuple[tuple[str, ...], float]:
         """The ``spiffe://`` names of the peer's verified certificate and its end in Unix time, infinite without one."""
-        found = self._verified()  # OpenSSL makes all of it anew for each question
+        found = self._verified()  # OpenSSL makes all of it again for each question
         names, end = found.get("subjectAltName", ()), found.get("notAfter")
         ids = tuple(value for kind, value in names if kind == "URI" and value.startswith("spiffe://"))
         return ids, math.inf if end is None else ssl.cert_time_to_seconds(end)

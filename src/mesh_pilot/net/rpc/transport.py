@@ -24,11 +24,11 @@ _READ_SIZES = 4 * 1024, 64 * 1024
 """Bytes that a read asks for: few at first, as the kernel is given room of that size, which is then cut to what came;
 many after a read that got all of it."""
 _CLOSE_GRACE_SECONDS = 5.0
-"""How long a closing transport tries to hand its last bytes to a peer that does not read."""
+"""The time for which a closing transport tries to hand its last bytes to a peer that does not read."""
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1024 * 1024
-"""How long a peer that was told why its connection closes has to hang up, and how much of what it sends is dropped."""
+"""The time in which a peer that was told why its connection closes has to hang up, and the bytes of it then dropped."""
 
 
 class SocketTransport:
@@ -60,9 +60,9 @@ class SocketTransport:
         self.is_paused = False
         """True while the peer does not read what there is for it."""
         self.writable = Signal(is_set=True)
-        self.on_pause: Callable[[], None] = lambda: None
+        self.on_pause: Callable[[], None] = _nothing
         """Called when ``is_paused`` has changed."""
-        self.on_close: Callable[[], None] = lambda: None
+        self.on_close: Callable[[], None] = _nothing
         """Called when the socket is closed."""
         self._poller: SocketPoller | None = None
         self._read_size = _READ_SIZES[0]
@@ -224,8 +224,8 @@ class SocketTransport:
     def half_close(self, reason: str, *, fault: bool) -> None:
         """Stop writing, tell the peer so once what waits is sent, and close the socket a second later at the latest.
 
-        Meanwhile what the peer sends must be read, and dropped: a socket that is closed with bytes unread is reset, and
-        the peer might never see why. With ``fault``, the connection counts as cut off.
+        Until then, what the peer sends must be read, and dropped: a socket that is closed with bytes unread is reset,
+        and the peer might never see why. With ``fault``, the connection counts as cut off.
         """
         if self.is_closing:
             return
@@ -271,3 +271,7 @@ class SocketTransport:
         if self.is_paused:
             self._pause(False)
         self.on_close()
+        self.on_pause = self.on_close = _nothing  # whoever owns it has it, too: a cycle
+
+
+def _nothing() -> None: ...

@@ -12,8 +12,8 @@ OPEN = ("/ready", "/healthz", "/metrics", "/version", "/spiffe/bundle")
 """Pages for everybody, as on the metrics port; not ``/ready?verbose``, which names resources."""
 
 WHAT_TO_DO = (
-    "this port is not on a loopback address, and nobody can log in: give mesh-pilot discovery --api-token-file, or"
-    " --http-addr 127.0.0.1:8080 (docs/operating.md, Access)"
+    "this port is not on a loopback address, and no login is set up: give mesh-pilot discovery --api-token-file or"
+    " --api-people-file, or --http-addr 127.0.0.1:8080 (docs/operating.md, Access)"
 )
 
 

@@ -1,9 +1,9 @@
 """The roles of callers, and the file that gives them to tokens and certificates.
 
-# ROLE    TOKEN                                  NAME
-view      pwGfbXgL0cVYS3nAc1uR1JQ9               grafana
-operate   sha256:9f86d081884c7d659a2feaa0c5...   alice
-operate   certificate                            spiffe://cluster.local/ns/ops/sa/deploy
+# ROLE[:NAMESPACE,...]  TOKEN                                  NAME
+view                    pwGfbXgL0cVYS3nAc1uR1JQ9               grafana
+operate                 sha256:9f86d081884c7d659a2feaa0c5...   alice
+edit:shop,bank          certificate                            spiffe://cluster.local/ns/ops/sa/deploy
 """
 
 from __future__ import annotations
@@ -11,30 +11,21 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
-import structlog
 
-from mesh_pilot.ops.api.visitors import Role, Visitor
-
-log = structlog.get_logger(scope="admin")
+from mesh_pilot.ops.access.read_again import AccessError, ReadAgain
+from mesh_pilot.ops.api.visitors import EVERYWHERE, Role, Visitor
 
 SHORTEST_TOKEN = 16
 """Characters that a token has at least: fewer can be guessed."""
 
 LONGEST_TOKEN = 4096
 
-LOOK_SECONDS = 1.0
-"""The file is looked at for changes at most so often."""
-
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
-
-
-class AccessError(Exception):
-    """The file, the line, and what is wrong there."""
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def digest_of(token: str) -> bytes:
@@ -59,12 +50,11 @@ class AccessRules:
                 continue
             where = f"{place}:{number}"
             if len(words) != 3:
-                raise AccessError(f"{where}: write ROLE TOKEN NAME (view or operate, the token, a name for logs)")
-            role, token, name = words
-            if role not in [*Role]:
-                raise AccessError(f"{where}: {role[:40]!r} is no role; there are view and operate")
+                raise AccessError(f"{where}: write ROLE TOKEN NAME (view, edit or operate, the token, a name for logs)")
+            word, token, name = words
+            grants = _grants(word, where)
             if token == "certificate":
-                certificates.append(Visitor(name, Role(role), "certificate"))
+                certificates.append(Visitor(name, grants, "certificate"))
                 continue
             given = _DIGEST.fullmatch(token)
             if token.startswith("sha256:") and given is None:
@@ -72,7 +62,7 @@ class AccessRules:
             if given is None and len(token) < SHORTEST_TOKEN:
                 raise AccessError(f"{where}: the token has less than {SHORTEST_TOKEN} characters; openssl rand -hex 24")
             digest = bytes.fromhex(given[1]) if given else digest_of(token)
-            tokens.append(Visitor(name, Role(role), "token", digest))
+            tokens.append(Visitor(name, grants, "token", digest))
         return cls(tuple(tokens), tuple(certificates))
 
     def of_token(self, token: str) -> Visitor | None:
@@ -87,47 +77,33 @@ class AccessRules:
         return found
 
     def of_certificate(self, names: Iterable[str]) -> Visitor | None:
-        """The caller with a certificate of these names; the larger role, if several are listed."""
+        """The caller with a certificate of these names; the largest role, if several are listed."""
         wanted = set(names)
         found = [caller for caller in self.certificates if caller.name in wanted]
-        return max(found, key=lambda caller: caller.role is Role.OPERATE, default=None)
+        return max(found, key=lambda caller: max(role.rank for role in caller.grants.values()), default=None)
 
 
-class AccessFile:
-    """The rules of a file, read again when it changes. A change that is wrong is logged; the rules before stay."""
+def _grants(word: str, where: str) -> Mapping[str, Role]:
+    """The roles in namespaces that a word gives: ``edit``, or ``edit:shop,bank``. Raises AccessError."""
+    role, colon, listed = word.partition(":")
+    if role not in [*Role]:
+        raise AccessError(f"{where}: {role[:40]!r} is not a role; there are {', '.join(Role)}")
+    namespaces = listed.split(",") if colon else [EVERYWHERE]
+    if wrong := next((each for each in namespaces if each and not is_namespace(each)), None):
+        raise AccessError(f"{where}: {wrong[:40]!r} is not the name of a namespace; write ROLE:NAMESPACE,...")
+    if not all(namespaces):
+        raise AccessError(f"{where}: a namespace is missing after {role}:; write ROLE:NAMESPACE,...")
+    return dict.fromkeys(namespaces, Role(role))
+
+
+def is_namespace(text: str) -> bool:
+    """True for what a namespace may be called, and for the sign of all."""
+    return text == EVERYWHERE or _NAMESPACE.fullmatch(text) is not None
+
+
+class AccessFile(ReadAgain[AccessRules]):
+    """The rules of a file of tokens."""
 
     def __init__(self, path: Path) -> None:
         """Raises AccessError."""
-        self._path = path
-        self._looked = time.monotonic()
-        self._stamp = self._now()
-        self._rules = self._read()
-
-    def rules(self) -> AccessRules:
-        now = time.monotonic()
-        if now - self._looked >= LOOK_SECONDS:
-            self._looked = now
-            stamp = self._now()
-            if stamp != self._stamp:
-                self._stamp = stamp
-                try:
-                    self._rules = self._read()
-                    log.info("tokens of the web port read again", file=str(self._path), tokens=len(self._rules.tokens))
-                except AccessError as error:
-                    log.warning("tokens of the web port cannot be read; those before stay in force", reason=str(error))
-        return self._rules
-
-    def _now(self) -> tuple[int, int, int] | None:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
-
-    def _read(self) -> AccessRules:
-        try:
-            text = self._path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise AccessError(f"{self._path}: {reason}") from None
-        return AccessRules.parse(text, str(self._path))
+        super().__init__(path, "tokens", AccessRules.parse)

@@ -1,4 +1,4 @@
-"""The order to let go what is held of a source."""
+"""The order to release what is held of a source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from mesh_pilot.model.events import Confirmed
 from mesh_pilot.net.http.connection import PEER_UID
 from mesh_pilot.ops.api.route import ApiError
-from mesh_pilot.ops.api.visitors import VISITOR, Visitor
+from mesh_pilot.ops.api.visitors import visitor_of
 from mesh_pilot.ops.plane.state import PlaneState
 
 log = structlog.get_logger(scope="admin")
@@ -30,7 +30,7 @@ class AcceptedLoss:
 
 
 async def accept_held(state: PlaneState, source: str, request: Request) -> AcceptedLoss:
-    """Let go what is held of a source, and wait until it has taken effect; the log names who asks. Raises ApiError."""
+    """Release what is held of a source, and wait until it has taken effect; the log names who asks. Raises ApiError."""
     caller = _caller(request)
     refusal = _refusal(state, source)
     if refusal is not None:
@@ -53,12 +53,12 @@ def _caller(request: Request) -> dict[str, object]:
     uid = (request.scope.get("extensions") or {}).get(PEER_UID)
     if uid is not None:
         return {"uid": uid}
-    visitor = request.scope.get(VISITOR)
-    return {"user": visitor.name if isinstance(visitor, Visitor) else "unknown"}
+    visitor = visitor_of(request)
+    return {"user": visitor.name, **visitor.shown_subject} if visitor is not None else {"user": "unknown"}
 
 
 def _refusal(state: PlaneState, source: str) -> ApiError | None:
-    """The reason for refusing to let go what is held of a source."""
+    """The reason for refusing to release what is held of a source."""
     known = [supervisor.source.name for supervisor in state.supervisors]
     intake = state.reducer.intake
     if source not in known:

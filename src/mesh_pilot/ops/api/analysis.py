@@ -15,6 +15,7 @@ from mesh_pilot.explain.analysis.suppressions import SuppressionError, Suppressi
 from mesh_pilot.model.json import IF_GIVEN
 from mesh_pilot.ops.api.paging import number_of
 from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
+from mesh_pilot.ops.api.visitors import Scope, sees_name
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.analysis import picture_now, seen_traffic
 from mesh_pilot.ops.values.observed_traffic import MOST_DAYS
@@ -23,7 +24,7 @@ MOST_MESSAGES = 5_000
 """Messages of an answer; the heaviest come first, and it says how many there are of each level."""
 
 OF_ABSENCE = frozenset(("IST0101", "IST0127", "MP0013", "MP0014"))
-"""Codes of messages that say that there is nobody. All workers say those IST0101 that are not about workloads."""
+"""Codes of messages that report the absence of proxies. All workers say those IST0101 that are not about workloads."""
 
 OF_ALL = frozenset(("MP0040", "MP0041", "MP0042", "MP0043", "MP0044", "MP0045", "MP0046"))
 """Codes of messages for which the first worker has asked the others."""
@@ -50,7 +51,7 @@ class AnalysisRow:
     reason: str | None = attrs.field(metadata=IF_GIVEN)
     code: str
     level: str
-    mend: str | None = attrs.field(metadata=IF_GIVEN)
+    fix: str | None = attrs.field(metadata=IF_GIVEN)
     """The change that would end it, in words."""
     doc: str | None = attrs.field(metadata=IF_GIVEN)
     """The address of its documentation."""
@@ -70,7 +71,7 @@ class AnalysisResult:
 
 
 def workers_together(answers: Mapping[int, Any]) -> dict[str, Any]:
-    """All workers' messages. Each worker knows its own proxies only: that nobody is selected must be said by all."""
+    """All workers' messages. Each worker knows its own proxies only: that no proxy is selected must be said by all."""
     merged = dict(next(iter(answers.values())))
     left = MOST_MESSAGES
     for name in _LISTS.values():
@@ -100,6 +101,7 @@ routes = ApiTopic()
     merge=workers_together,
     answers=AnalysisResult,
     failures={409: "Traffic is asked about, and none was counted."},
+    scope=Scope.ANY,
 )
 async def analysis(state: PlaneState, request: Request) -> Found:
     try:
@@ -111,8 +113,8 @@ async def analysis(state: PlaneState, request: Request) -> Found:
     if days and seen is None:
         raise ApiError(409, "no traffic has been counted yet; docs/traffic.md says what counts")
     picture = await picture_now(state, seen)
-    objects = sum(state.world.statistics().configs.values())
-    return lambda: _answer(objects, analyze_picture(picture), suppressions)
+    objects, is_seen = sum(state.world.statistics().configs.values()), sees_name(request)
+    return lambda: _answer(objects, [each for each in analyze_picture(picture) if is_seen(each.object)], suppressions)
 
 
 def _answer(objects: int, messages: list[AnalysisMessage], suppressions: Suppressions) -> AnalysisResult:
@@ -137,6 +139,6 @@ def message_row(message: AnalysisMessage, places: Places) -> AnalysisRow:
         reason=message.text or None,
         code=message.type.code,
         level=message.type.level.value,
-        mend=message.mend or None,
+        fix=message.fix or None,
         doc=message.type.doc or None,
     )

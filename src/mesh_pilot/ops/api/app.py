@@ -41,10 +41,12 @@ from mesh_pilot.ops.api import (
 from mesh_pilot.ops.api.openapi import document
 from mesh_pilot.ops.api.paging import Paging, piece_of
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
+from mesh_pilot.ops.api.visitors import Forbidden, Scope, needed, sees_all
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.proxies import find_proxy
 from mesh_pilot.ops.web.responses import accepts_gzip, json_response
 from mesh_pilot.replicas.workers.questions import WORKER_HOST
-from mesh_pilot.xds.ads.proxy_names import SeveralProxies
+from mesh_pilot.xds.ads.proxy_names import SeveralProxies, is_pattern
 
 BASE = "/api/v1"
 
@@ -100,14 +102,15 @@ def api_routes(state: PlaneState) -> list[ApiRoute]:
 def starlette_routes(state: PlaneState) -> list[BaseRoute]:
     """The routes of the web port that are the API's."""
     limiter = trio.CapacityLimiter(AT_ONCE)
-    routes = [_starlette_route(route, limiter) for route in api_routes(state)]
+    routes = [_starlette_route(state, route, limiter) for route in api_routes(state)]
     return [*routes, Route(BASE + "/{rest:path}", _Unknown(routes))]
 
 
-def _starlette_route(route: ApiRoute, limiter: trio.CapacityLimiter) -> Route:
+def _starlette_route(state: PlaneState, route: ApiRoute, limiter: trio.CapacityLimiter) -> Route:
     async def endpoint(request: Request) -> Response:
         try:
             _check_query(route, request)
+            _check_proxy(state, route, request)
             found = await route.answer(request)
             if isinstance(found, Response):
                 return found
@@ -122,6 +125,8 @@ def _starlette_route(route: ApiRoute, limiter: trio.CapacityLimiter) -> Route:
                 )
         except ApiError as error:
             return error_response(error.status, str(error), error.more)
+        except Forbidden as error:
+            return error_response(403, str(error))
         except SeveralProxies as error:
             return several_proxies(error)
 
@@ -166,6 +171,26 @@ def _check_query(route: ApiRoute, request: Request) -> None:
             raise ApiError(
                 400, f"{route.method} {BASE}{route.path} needs the parameter {each.name}: {each.description}"
             )
+
+
+def _check_proxy(state: PlaneState, route: ApiRoute, request: Request) -> None:
+    """Raises Forbidden where a route is about a proxy of a namespace in which the caller lacks the role."""
+    if route.scope is not Scope.PROXY:
+        return
+    name = proxy_named(route, request)
+    proxy = find_proxy(state, name) if name and not is_pattern(name) else None
+    if proxy is not None:
+        needed(request, route.role, proxy.namespace)
+    elif not name or is_pattern(name):
+        needed(request, route.role)
+    elif not sees_all(request):
+        raise ApiError(404, f"no connected proxy {name[:200]!r}")
+
+
+def proxy_named(route: ApiRoute, request: Request) -> str:
+    """The name of a proxy in a request; empty without one."""
+    parameter = next((each.name for each in route.parameters if each.is_proxy), "")
+    return str(request.path_params.get(parameter) or request.query_params.get(parameter, ""))
 
 
 class _Unknown:

@@ -34,7 +34,7 @@ from mesh_pilot.ops.api.config_changes import (
 )
 from mesh_pilot.ops.api.delivery import DeliveryState, delivered
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiTopic, Found, Parameter, object_of
-from mesh_pilot.ops.api.visitors import VISITOR, Role, Visitor
+from mesh_pilot.ops.api.visitors import Role, Scope, visitor_of
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.configs import show_config
 from mesh_pilot.ops.web.responses import json_response
@@ -61,7 +61,7 @@ IF_NONE_MATCH = Parameter("If-None-Match", "*: there must be no such object.", i
 FORCE = Parameter("force", "true: the version in the object's metadata does not count.", schema=BOOLEAN)
 
 FAILURES = {
-    409: "It is elsewhere, shares its file or has changed meanwhile, or there is no store.",
+    409: "Conflict: stored elsewhere, in a shared file, changed since it was read, or no store is configured.",
     412: "It does not have the version that is expected; `version` is the one that it has.",
     413: "The body is too large.",
     422: "The object is not valid; `problems` has all that is wrong.",
@@ -109,6 +109,7 @@ routes = ApiTopic()
     parameters=(*IN_PATH, WAIT),
     answers=StoredObject,
     failures={503: FAILURES[503]},
+    scope=Scope.NAMESPACE,
 )
 async def one(state: PlaneState, request: Request) -> Found:
     key = _key(request)
@@ -129,11 +130,12 @@ async def one(state: PlaneState, request: Request) -> Found:
     PATH,
     "Create an object in the config store, or replace it; the body is the object in YAML or JSON.",
     method="PUT",
-    role=Role.OPERATE,
+    role=Role.EDIT,
     parameters=(*IN_PATH, DRY_RUN, WAIT, VERSION, FORCE, IF_MATCH, IF_NONE_MATCH),
     answers=ChangedObject,
     body=object_of(apiVersion=TEXT, kind=TEXT, metadata=object_of(), spec=object_of()),
     failures=FAILURES,
+    scope=Scope.NAMESPACE,
 )
 async def put(state: PlaneState, request: Request) -> Found:
     key, author, dry_run = _key(request), _author(request), _flag(request, "dryRun")
@@ -153,10 +155,11 @@ async def put(state: PlaneState, request: Request) -> Found:
     PATH,
     "Delete an object from the config store.",
     method="DELETE",
-    role=Role.OPERATE,
+    role=Role.EDIT,
     parameters=(*IN_PATH, DRY_RUN, WAIT, VERSION, IF_MATCH),
     answers=ChangedObject,
     failures={status: FAILURES[status] for status in (409, 412, 503)},
+    scope=Scope.NAMESPACE,
 )
 async def delete(state: PlaneState, request: Request) -> Found:
     key, dry_run = _key(request), _flag(request, "dryRun")
@@ -206,7 +209,7 @@ def _shown(state: PlaneState, key: ConfigKey, stored: Any, config: Config | None
         document = {name: value for name, value in shown.items() if name != "origin"}
         return found(object=document, version="", where=str(config.origin))
     if stored.document is None:
-        raise ApiError(409, f"{key} at {stored.location} cannot be read: mend it there, or replace it")
+        raise ApiError(409, f"{key} at {stored.location} cannot be read: fix it there, or replace it")
     document = without_server_fields(stored.document)
     metadata = dict(document.get("metadata") or {})
     metadata.setdefault("name", key.name)
@@ -224,8 +227,8 @@ def _with_tag(answer: ChangedObject | StoredObject, version: str) -> Response:
 
 
 def _author(request: Request) -> Author:
-    visitor = request.scope.get(VISITOR)
-    return Author(visitor.name, visitor.how) if isinstance(visitor, Visitor) else Author("", "")
+    visitor = visitor_of(request)
+    return Author(visitor.name, visitor.how, visitor.shown_subject) if visitor is not None else Author("", "")
 
 
 def _key(request: Request) -> ConfigKey:

@@ -5,7 +5,7 @@ Each change, and each that is refused, is a line in the log: who, which object, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -49,7 +49,7 @@ class Expectation:
     """The state that a writer takes an object to be in; without either: any."""
 
     version: str = ""
-    """Its version, or ``*`` for any."""
+    """The object's version, or ``*`` for any."""
     is_new: bool = False
     """There is none."""
 
@@ -60,6 +60,8 @@ class Author:
 
     name: str
     how: str
+    subject: Mapping[str, str] = attrs.field(factory=dict)
+    """The field of the log that tells people of one name apart."""
 
 
 @attrs.frozen
@@ -121,7 +123,8 @@ class ConfigChanges:
                     )
                 try:
                     at = self._at(store, key)
-                    after = await store.write(key, new.document, before, at=at, dry_run=dry_run)
+                    with self._writing(key, dry_run):
+                        after = await store.write(key, new.document, before, at=at, dry_run=dry_run)
                 except ConfigConflict as error:
                     if is_last or expected != Expectation():
                         raise ApiError(409, _conflict_text(error)) from None
@@ -145,7 +148,8 @@ class ConfigChanges:
                 try:
                     if not dry_run:
                         self.state.reducer.intake.expect_deletion(("config", *key), trio.current_time())
-                    await store.delete(key, before, dry_run=dry_run)
+                    with self._writing(key, dry_run):
+                        await store.delete(key, before, dry_run=dry_run)
                 except ConfigConflict as error:
                     if is_last or expected != Expectation():
                         raise ApiError(409, _conflict_text(error)) from None
@@ -153,15 +157,24 @@ class ConfigChanges:
                 return self._log(Changed(ChangeAction.DELETED, key, before.version, "", before.location, None), dry_run)
             raise AssertionError
 
+    @contextmanager
+    def _writing(self, key: ConfigKey, dry_run: bool) -> Iterator[None]:
+        """Have the history name the author of what is written."""
+        item, intake = ("config", *key), self.state.reducer.intake
+        intake.written_by(item, "" if dry_run else self.author.name, trio.current_time())
+        try:
+            yield
+        except ConfigStoreError:
+            intake.written_by(item, "", trio.current_time())
+            raise
+
     # -- what is there
 
     def _ready(self) -> ConfigStore:
         """The store, once its source has told what is there."""
         store = self.store
         if store.source in self.state.world.unsynced():
-            raise ApiError(
-                503, f"source {store.source} has not been read yet, so nobody knows what is there: try again"
-            )
+            raise ApiError(503, f"source {store.source} has not been read yet, so its content is unknown: try again")
         return store
 
     def _elsewhere(self, store: ConfigStore, key: ConfigKey) -> Origin | None:
@@ -215,6 +228,7 @@ class ConfigChanges:
             log.info(
                 "config changed",
                 user=self.author.name,
+                **self.author.subject,
                 by=self.author.how,
                 action=changed.action.value,
                 object=str(changed.key),
@@ -243,6 +257,7 @@ def note_refusal(author: Author, name: str, method: str, error: ApiError, dry_ru
         log.warning(
             "config change refused",
             user=author.name,
+            **author.subject,
             by=author.how,
             action=method,
             object=name,
@@ -264,4 +279,4 @@ def _elsewhere_text(key: ConfigKey, origin: Origin, store: ConfigStore) -> str:
 
 
 def _conflict_text(error: ConfigConflict) -> str:
-    return f"{error}: read it again and decide anew"
+    return f"{error}: read it again and decide again"

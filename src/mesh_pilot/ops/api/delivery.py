@@ -1,4 +1,4 @@
-"""Whether the fleet has a change: from the revision of the World that holds an object to what every proxy answered.
+"""True if the fleet has a change: from the revision of the World that holds an object to what every proxy answered.
 
 A proxy *has* a revision once it has answered everything that it was sent up to there and has not refused what came of
 the object. Each worker answers for its own proxies.
@@ -66,7 +66,7 @@ class Delivery:
     proxies: int = 0
     """Connected proxies."""
     sent: int = 0
-    """Of these, those that were sent something because of that revision."""
+    """Connected proxies that were sent something because of that revision."""
     waiting: tuple[str, ...] = ()
     """Proxies that have not answered yet, by name."""
     nacks: tuple[RevisionNack, ...] = ()
@@ -130,7 +130,7 @@ async def delivered(
 ) -> Delivery:
     """Wait until every proxy has answered what came of an object, so many seconds at most; how far it came.
 
-    ``is_there``: whether what is in force is what is waited for. Nothing is left behind if cancelled.
+    ``is_there``: true if what is in force is the expected state. Nothing is left behind if cancelled.
     """
     found = Delivery()
     with trio.move_on_after(seconds):
@@ -154,6 +154,25 @@ async def _in_force(state: PlaneState, key: ConfigKey, is_there: Callable[[Confi
 
 async def _of_all(state: PlaneState, key: ConfigKey, question: DeliveryQuestion) -> Delivery:
     """The answers of all workers together."""
+    answers, late = await _asked(state, question)
+    waiting = [name for answer in answers.values() for name in answer.waiting]
+    return Delivery(
+        question.revision,
+        sum(each.proxies for each in answers.values()),
+        sum(each.sent for each in answers.values()),
+        (*waiting, *late, *_not_in_rollout(state, key, waiting)),
+        tuple(nack for each in answers.values() for nack in each.nacks),
+    )
+
+
+async def unanswered(state: PlaneState, revision: int) -> list[str]:
+    """The proxies, and workers, that have not answered a revision yet."""
+    answers, late = await _asked(state, DeliveryQuestion(revision, ()))
+    return [*(name for answer in answers.values() for name in answer.waiting), *late]
+
+
+async def _asked(state: PlaneState, question: DeliveryQuestion) -> tuple[dict[int, WorkerDelivery], list[str]]:
+    """The answers of workers by number, and the workers that are late."""
     answers = {1: own_delivery(state.xds.status, question)}
     late: list[str] = []
     if state.others is not None:
@@ -164,14 +183,7 @@ async def _of_all(state: PlaneState, key: ConfigKey, question: DeliveryQuestion)
             for number in state.others.numbers
             if number not in answers or not answers[number].has_revision
         ]
-    waiting = [name for answer in answers.values() for name in answer.waiting]
-    return Delivery(
-        question.revision,
-        sum(each.proxies for each in answers.values()),
-        sum(each.sent for each in answers.values()),
-        (*waiting, *late, *_not_in_rollout(state, key, waiting)),
-        tuple(nack for each in answers.values() for nack in each.nacks),
-    )
+    return answers, late
 
 
 def _not_in_rollout(state: PlaneState, key: ConfigKey, waiting: list[str]) -> Iterator[str]:
@@ -192,10 +204,10 @@ def _connected(state: PlaneState) -> int:
 def _why_not_in_force(state: PlaneState, key: ConfigKey) -> str:
     truth = state.facts().at_door(("config", *key))
     if truth.state in (TruthState.REFUSED, TruthState.HELD, TruthState.STALE, TruthState.CONFLICTING):
-        return f"{truth}; {truth.mend}"
+        return f"{truth}; {truth.fix}"
     return "the control plane has not read it yet, or somebody has changed it since"
 
 
 def _why_not_everywhere(state: PlaneState, key: ConfigKey) -> str:
     truth = state.facts().on_its_way(("config", *key))
-    return f"{truth}; {truth.mend}" if truth is not None else ""
+    return f"{truth}; {truth.fix}" if truth is not None else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
 import trio
 from starlette.requests import Request
@@ -10,12 +12,13 @@ from mesh_pilot.explain.analysis.hosts import NearNames
 from mesh_pilot.explain.analysis.input import picture_of
 from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.mesh.listeners.inbound import workload_instances
-from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import as_json
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.service import Service
 from mesh_pilot.ops.api.objects import held_by_proxies, made_of, produced_by
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
+from mesh_pilot.ops.api.visitors import Role, Scope, needed
 from mesh_pilot.ops.explain.description import DescribedLine, Description, DescriptionShown
 from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object, status_lines
 from mesh_pilot.ops.explain.proxy_description import describe_proxy
@@ -29,6 +32,7 @@ from mesh_pilot.ops.values.service_traffic import edges_seen, services_seen
 from mesh_pilot.ops.values.traffic import USUAL_SECONDS, GroupBy, traffic_seen, traffic_window
 from mesh_pilot.ops.values.traffic_ends import TrafficEnd
 from mesh_pilot.ops.values.truth import kept_from, truth_now
+from mesh_pilot.sources.acme.source import AcmeSource
 
 NAMED = 20
 """Names in an error of those that there are."""
@@ -42,13 +46,15 @@ routes = ApiTopic()
     "A service in words: ports, endpoints, routing, mTLS, who may reach it, what is wrong with it.",
     parameters=(
         Parameter("host", "The service's full host name."),
-        Parameter("namespace", "Its namespace, where several services have the host."),
+        Parameter("namespace", "The service's namespace, where several services have the host."),
         Parameter("from", "The namespace of the clients that routing is told for. By default the service's."),
     ),
     answers=DescriptionShown,
+    scope=Scope.ANY,
 )
 async def service(state: PlaneState, request: Request) -> Found:
     chosen = _service(state, request.path_params["host"], request.query_params.get("namespace", ""))
+    needed(request, Role.VIEW, chosen.namespace)
     client = request.query_params.get("from", "") or chosen.namespace
     described = describe_service(state.world.view, chosen, client, _workloads_of(state, chosen))
     await _tell_traffic(state, chosen, described)
@@ -86,6 +92,7 @@ async def _tell_traffic(state: PlaneState, chosen: Service, described: Descripti
     parameters=(Parameter("name", "A proxy: NAME.NAMESPACE, a node id or an address.", is_proxy=True),),
     merge=first_found,
     answers=DescriptionShown,
+    scope=Scope.PROXY,
 )
 async def proxy(state: PlaneState, request: Request) -> Found:
     name = request.path_params["name"]
@@ -108,6 +115,7 @@ async def proxy(state: PlaneState, request: Request) -> Found:
         Parameter("name", "The name."),
     ),
     answers=DescriptionShown,
+    scope=Scope.NAMESPACE,
 )
 async def one_object(state: PlaneState, request: Request) -> Found:
     path = request.path_params
@@ -124,8 +132,19 @@ async def one_object(state: PlaneState, request: Request) -> Found:
     if (status := status_now(state.world, key, connected_gateways(state))) is not None:
         described.facts["status"] = status
         described.section("Status", [*status_lines(status)])
+    described.section("Certificates", list(_ordered(state, config)))
     described.section("Becomes", [DescribedLine(str(each)) for each in becomes])
     return answered(state, described)
+
+
+def _ordered(state: PlaneState, config: Config) -> Iterator[DescribedLine]:
+    """The credentials of a Gateway that are ordered."""
+    sources = [each.source for each in state.supervisors if isinstance(each.source, AcmeSource)]
+    servers = config.spec.servers if config.key.kind == "Gateway" else ()
+    settings = [server.tls for server in servers if server.tls is not None]
+    names = [name for tls in settings for name in (tls.credential_name, *tls.credential_names) if name]
+    for name in dict.fromkeys(names):
+        yield from (DescribedLine(text) for each in sources if (text := each.in_words(config.namespace, name)))
 
 
 def answered(state: PlaneState, found: Description) -> Found:

@@ -1,10 +1,10 @@
 """Server-sent events: what changes, while somebody watches; and a beat, so that silence means a fault.
 
 Nothing is hooked into the push path. While clients watch, the plane's counters are compared twice a second, once for
-all clients; while nobody does, nothing runs. A client that comes back names the last event that it has seen, and gets
+all clients; without clients, nothing runs. A client that comes back names the last event that it has seen, and gets
 those that it has missed, or ``reset`` if they are forgotten, also after a restart of the plane.
 
-A stream has no end of its own: with each beat it is asked whether its client is still let in.
+A stream does not end: with each beat it is asked whether its client is still let in.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from starlette.responses import Response
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.redaction import redacted
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
-from mesh_pilot.ops.api.visitors import STILL_LET_IN
+from mesh_pilot.ops.api.visitors import STILL_LET_IN, Scope, sees_all
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.replicas.workers.questions import WORKER_HOST
 from mesh_pilot.xds.ads.status import NackRecord
@@ -42,6 +42,9 @@ OVER = 'event: over\ndata: {"reason": "revoked"}\n\n'
 
 KEPT = 200
 """Events that are kept for clients that come back."""
+
+WITH_NAMES = ("proxies", "nack", "problems")
+"""Events that name proxies and more of any namespace."""
 
 NAMED = 10
 """Proxies named in an event; ``more`` has the number of the others."""
@@ -74,8 +77,8 @@ class EventFeed:
 
     def __init__(self, state: PlaneState) -> None:
         self._state = state
-        self._events: deque[tuple[int, str]] = deque(maxlen=KEPT)
-        """Number and text, the latest last."""
+        self._events: deque[tuple[int, str, str]] = deque(maxlen=KEPT)
+        """Number, text, and text without names, the latest last."""
         self._picture: PlaneCounts | None = None
         self._taken_at = 0.0
         self._number = 0
@@ -96,16 +99,21 @@ class EventFeed:
             for kind, data in self._changes(before, self._picture):
                 self._number += 1
                 text = json.dumps(redacted(data), ensure_ascii=True)
-                self._events.append((self._number, f"id: {self._id}\nevent: {kind}\ndata: {text}\n\n"))
+                head = f"id: {self._id}\nevent: {kind}\ndata: "
+                bare = "{}" if kind in WITH_NAMES else text
+                self._events.append((self._number, f"{head}{text}\n\n", f"{head}{bare}\n\n"))
 
     async def watch(
         self,
         send: Callable[[str], Awaitable[None]],
         last_seen: str = "",
         is_let_in: Callable[[], bool] = lambda: True,
+        *,
+        with_names: bool = True,
     ) -> None:
         """Send events to one client until the plane drains, it is not let in any more, or ``send`` raises; cancelled,
-        nothing is left. ``last_seen``: the id of the last event that it has seen; empty for a new client."""
+        nothing is left. ``last_seen``: the id of the last event that it has seen; empty for a new client.
+        ``with_names``: the client may view all namespaces."""
         self.clients += 1
         try:
             self.look()
@@ -114,7 +122,7 @@ class EventFeed:
             beat_at = trio.current_time()
             while not self._state.progress.is_draining:
                 self.look()
-                text = self._since(number)
+                text = self._since(number, with_names)
                 number = self._number
                 if trio.current_time() - beat_at >= BEAT_SECONDS:
                     if not is_let_in():
@@ -149,12 +157,12 @@ class EventFeed:
         }
         return f"event: beat\ndata: {json.dumps(data)}\n\n"
 
-    def _since(self, number: int) -> str:
+    def _since(self, number: int, with_names: bool) -> str:
         """The events after this one; ``reset`` if some of them are forgotten."""
         oldest = self._number - len(self._events)
         if not oldest <= number <= self._number:
             return f"id: {self._id}\nevent: reset\ndata: {{}}\n\n"
-        return "".join(text for known, text in self._events if known > number)
+        return "".join(text if with_names else bare for known, text, bare in self._events if known > number)
 
     def _take(self) -> PlaneCounts:
         state = self._state
@@ -213,11 +221,12 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, feed: EventFeed, last_seen: str) -> None:
+    def __init__(self, feed: EventFeed, last_seen: str, *, with_names: bool = True) -> None:
         super().__init__(headers={"cache-control": "no-store"})
         del self.headers["content-length"]
         self._feed = feed
         self._last_seen = last_seen
+        self._with_names = with_names
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -232,7 +241,8 @@ class EventStream(Response):
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(until_the_client_goes)
-            await self._feed.watch(send_text, self._last_seen, scope.get(STILL_LET_IN, lambda: True))
+            is_let_in = scope.get(STILL_LET_IN, lambda: True)
+            await self._feed.watch(send_text, self._last_seen, is_let_in, with_names=self._with_names)
             await send({"type": "http.response.body", "body": b""})
             nursery.cancel_scope.cancel()
 
@@ -247,7 +257,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             return Response(FULL, media_type=EventStream.media_type, headers={"cache-control": "no-store"})
         if request.method == "HEAD":
             return Response(media_type=EventStream.media_type)
-        return EventStream(feed, request.headers.get("last-event-id", ""))
+        return EventStream(feed, request.headers.get("last-event-id", ""), with_names=sees_all(request))
 
     return [
         ApiRoute(
@@ -255,5 +265,6 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             "Server-sent events `revision`, `proxies`, `nack`, `sync` and `problems`, at most two batches a second; "
             "`beat` each five seconds; `reset` if events were missed, `full` and `over` at the end.",
             events,
+            scope=Scope.ANY,
         )
     ]

@@ -20,6 +20,7 @@ from mesh_pilot.ops.api.host_routes import HostVirtualService, verdicts_on, virt
 from mesh_pilot.ops.api.object_services import NamedService, destinations_named
 from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, Piece, matches
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
+from mesh_pilot.ops.api.visitors import Scope, sees
 from mesh_pilot.ops.causes.objects import FAULTY
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.assessments import Assessment, Gravity
@@ -43,7 +44,7 @@ class GatewayCertificate:
     """The certificate that a server shows."""
 
     name: str
-    """The ``credentialName``, or the file beside the proxy."""
+    """The ``credentialName``, or the file next to the proxy."""
     expires: datetime | None
     """Null where the control plane does not have it."""
     problem: str
@@ -144,15 +145,17 @@ routes = ApiTopic()
     parameters=(NAMESPACE, SEARCH, *PAGING),
     answers=Piece[GatewaySummary],
     merge=_summed,
+    scope=Scope.ANY,
 )
 async def listed(state: PlaneState, request: Request) -> Found:
     paging, namespace = Paging.of(request), request.query_params.get("namespace", "")
     search = request.query_params.get("q", "")
-    served = _served(state)
+    served, is_seen = _served(state), sees(request)
     chosen = [
         config
         for config in state.world.view.all_configs("Gateway")
         if namespace in ("", config.namespace)
+        and is_seen(config.namespace)
         and matches(search, str(config.key), *(host for server in config.spec.servers for host in server.hosts))
     ]
     verdicts = await verdicts_on(state, [config.key for config in chosen])
@@ -171,6 +174,7 @@ async def listed(state: PlaneState, request: Request) -> Found:
     parameters=IN_PATH,
     answers=GatewayState,
     merge=_one_summed,
+    scope=Scope.NAMESPACE,
 )
 async def one(state: PlaneState, request: Request) -> Found:
     world, path = state.world, request.path_params

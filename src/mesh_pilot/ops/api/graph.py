@@ -12,6 +12,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import called
 from mesh_pilot.ops.api.route import ApiTopic, Found, Parameter
+from mesh_pilot.ops.api.visitors import Scope, sees
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.world.names import MESH_GATEWAY, full_gateway, full_host, registry_host
 
@@ -91,11 +92,14 @@ routes = ApiTopic()
     f"their shares; at most {MOST}.",
     parameters=(SEARCH, NAMESPACE),
     answers=RoutingGraph,
+    scope=Scope.ANY,
 )
 async def graph(state: PlaneState, request: Request) -> Found:
     query, world = request.query_params, state.world
     search, namespace = query.get("q", "").lower(), query.get("namespace", "")
-    everything, services = [*world.config.items()], [*world.services.items()]
+    is_seen = sees(request)
+    everything = [(key, config) for key, config in world.config.items() if is_seen(key.namespace)]
+    services = [*world.services.items()]
     domain, short_names_in = world.settings["domain"], world.settings["short_names_in"]
 
     def answer() -> RoutingGraph:

@@ -15,6 +15,7 @@ from mesh_pilot.model.history import RevisionNack
 from mesh_pilot.model.json import SPREAD, called
 from mesh_pilot.ops.api.paging import number_of
 from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
+from mesh_pilot.ops.api.visitors import Scope, sees_all, sees_name
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.differences import ObjectDifference, object_differences
 from mesh_pilot.ops.values.history import RevisionRow, kept_rows, remembered_rows
@@ -24,7 +25,7 @@ LIMIT = Parameter("limit", "Revisions of the answer, 100 by default; the latest 
 BEFORE = Parameter("before", "Only revisions before this one.", schema=NUMBER)
 SINCE = Parameter("since", "Only revisions since then: 2026-11-22T10:00:00Z.")
 PROXY = Parameter("proxy", "Only revisions of which this proxy refused something: web-1.shop.")
-TRIALS = Parameter("trials", "`true`: revisions in which only quarantine changed something are rows of their own.")
+TRIALS = Parameter("trials", "`true`: revisions in which only quarantine changed something are separate rows.")
 OBJECT = Parameter("object", "Only revisions that changed an object with this in its name: shop/reviews.")
 REVISION = Parameter("revision", "The number of a revision.", schema=NUMBER)
 TO = Parameter("to", "The later revision; the latest by default.", schema=NUMBER)
@@ -90,15 +91,17 @@ routes = ApiTopic()
     " failed more often after them.",
     parameters=(LIMIT, BEFORE, SINCE, PROXY, OBJECT, TRIALS),
     answers=HistoryPiece,
+    scope=Scope.ANY,
 )
 async def listed(state: PlaneState, request: Request) -> Found:
+    # Everybody may know which revisions there were; the names in a row are another matter (row_for).
     query = request.query_params
     limit = number_of(request, "limit", 100, most=1000, least=1)
     before = number_of(request, "before", 0, most=10**9)
     since, is_folded = _since(query.get("since", "")), query.get("trials") != "true"
     proxy, name = query.get("proxy", ""), query.get("object", "")
     if not _has_store(state):
-        rows = [*remembered_rows(state, is_folded=is_folded)]
+        rows = [row_for(request, row) for row in remembered_rows(state, is_folded=is_folded)]
         latest = rows[0].record.number if rows else 0
         found = [
             row
@@ -118,9 +121,41 @@ async def listed(state: PlaneState, request: Request) -> Found:
                 found = history.folded(limit=limit + 1, **asked)
             else:
                 found = [(record, 0) for record in history.revisions(limit=limit + 1, **asked)]
-            return _piece([*kept_rows(history, found)], limit, history.latest, "store")
+            rows = [row_for(request, row) for row in kept_rows(history, found)]
+            return _piece(rows, limit, history.latest, "store")
 
     return answer
+
+
+def row_for(request: Request, row: RevisionRow) -> RevisionRow:
+    """A row without what is of namespaces that the one who asks may not view."""
+    if sees_all(request) or _is_own(request, row.record, row.changed):
+        return row
+    seen = [*filter(sees_name(request), row.changed)]
+    return attrs.evolve(row, record=_without_names(row.record), changed=seen, refused_by=[])
+
+
+def _state_for(request: Request, found: RevisionState) -> RevisionState:
+    """The same for all of a revision."""
+    if sees_all(request) or _is_own(request, found.revision, [each.object for each in found.changes]):
+        return found
+    is_seen = sees_name(request)
+    return RevisionState(
+        _without_names(found.revision),
+        found.nack_count,
+        [each for each in found.changes if is_seen(each.object)],
+        [each for each in found.nacks if each.configs and all(map(is_seen, each.configs))],
+    )
+
+
+def _is_own(request: Request, record: RevisionRecord, names: Sequence[str]) -> bool:
+    """True if all that a revision changed may be viewed."""
+    return record.objects == len(names) and all(map(sees_name(request), names))
+
+
+def _without_names(record: RevisionRecord) -> RevisionRecord:
+    """Causes name objects of any namespace, and traffic workloads of any."""
+    return attrs.evolve(record, causes=(), more_causes=record.more_causes + len(record.causes), traffic=None)
 
 
 def _piece(rows: Sequence[RevisionRow], limit: int, latest: int, kept: str) -> HistoryPiece:
@@ -133,11 +168,12 @@ def _piece(rows: Sequence[RevisionRow], limit: int, latest: int, kept: str) -> H
     "A revision: the objects that it changed, and the NACKs of what followed.",
     parameters=(REVISION,),
     answers=RevisionState,
+    scope=Scope.ANY,
 )
 async def one(state: PlaneState, request: Request) -> Found:
     number = _revision(request)
     if not _has_store(state):
-        return _remembered(state, number)
+        return _state_for(request, _remembered(state, number))
     folder = _folder(state)
 
     def answer() -> RevisionState:
@@ -147,7 +183,8 @@ async def one(state: PlaneState, request: Request) -> Found:
                 RevisionChange(name_of(each.key), each.source, each.action, each.cause)
                 for each in history.changes(number)
             ]
-            return RevisionState(record, record.nacked, changes, list(history.nacks(number)))
+            found = RevisionState(record, record.nacked, changes, list(history.nacks(number)))
+            return _state_for(request, found)
 
     return answer
 
@@ -157,16 +194,17 @@ async def one(state: PlaneState, request: Request) -> Found:
     "The objects in which two revisions differ, as unified diffs of YAML.",
     parameters=(REVISION, TO),
     answers=RevisionDifference,
+    scope=Scope.ANY,
 )
 async def differences(state: PlaneState, request: Request) -> Found:
-    folder, older = _folder(state), _revision(request)
+    folder, older, is_seen = _folder(state), _revision(request), sees_name(request)
     asked = number_of(request, "to", 0, most=10**9)
 
     def answer() -> RevisionDifference:
         with _history(folder) as history:
             newer = asked or history.latest
             before, after = history.items_at(older), history.items_at(newer)
-            found = list(object_differences(before, after))
+            found = [each for each in object_differences(before, after) if is_seen(each.name)]
             shown = [each.shown(older, newer) for each in found[:MOST_DIFFERENCES]]
             not_kept = len({*before.unknown, *after.unknown})
             return RevisionDifference(older, newer, shown, len(found), not_kept)

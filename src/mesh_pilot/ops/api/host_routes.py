@@ -18,6 +18,7 @@ from mesh_pilot.model.json import IF_GIVEN, SPREAD
 from mesh_pilot.model.service import Health, Service, ServiceKey
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.api.route_words import http_actions, http_matches, l4_matches
+from mesh_pilot.ops.api.visitors import Scope
 from mesh_pilot.ops.causes.now import PlaneNow
 from mesh_pilot.ops.causes.objects import assess_object, by_object
 from mesh_pilot.ops.explain.precedence import leads_to
@@ -74,7 +75,7 @@ class HostVirtualService:
     object: str
     origin: str
     assessment: Assessment = attrs.field(metadata=SPREAD)
-    """Whether proxies have what is said here: they may have an older version."""
+    """True if proxies have what is said here: they may have an older version."""
     hosts: Sequence[str]
     gateways: Sequence[str]
     http: Sequence[RouteRule]
@@ -117,6 +118,7 @@ routes = ApiTopic()
     "of its namespace sees them.",
     parameters=(NAMESPACE, HOST),
     answers=HostRoutes,
+    scope=Scope.NAMESPACE,
 )
 async def tree(state: PlaneState, request: Request) -> Found:
     host, namespace = request.path_params["host"].lower(), request.path_params["namespace"]
@@ -222,7 +224,7 @@ def _destination(world: World, client: str, host: str, subset: str, port: int, s
 
 
 def _service(world: World, client: str, host: str) -> Service | None:
-    """The service that a host means for a client: that of its own namespace, else the oldest that it may see."""
+    """The service that a host means for a client: the one of its namespace, else the oldest that it may see."""
     named = world.services_named.peek(host)
     own = (service for service in named if service.namespace == client)
     return next(own, next(iter(named), None))

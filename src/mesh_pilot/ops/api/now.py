@@ -11,8 +11,10 @@ import attrs
 from starlette.requests import Request
 
 from mesh_pilot.model.json import SPREAD, Json
-from mesh_pilot.ops.api.rollout import RolloutStatus, rollout_status
+from mesh_pilot.ops.api.history import row_for
+from mesh_pilot.ops.api.rollout import RolloutStatus, rollout_for
 from mesh_pilot.ops.api.route import ApiTopic, Found
+from mesh_pilot.ops.api.visitors import Role, Scope, sees, sees_all, visitor_of
 from mesh_pilot.ops.causes.cause import NAMED
 from mesh_pilot.ops.causes.now import MOST_CAUSES, NowOfPlane, PlaneNow, sentence
 from mesh_pilot.ops.plane.state import PlaneState
@@ -36,7 +38,7 @@ COMMANDS: Mapping[RolloutPhase, Sequence[str]] = {
 
 @attrs.frozen
 class RolloutNow:
-    """A rollout, with the commands that an operator may give."""
+    """A rollout, with the commands that an operator may give; none for a person who is not one."""
 
     rollout: RolloutStatus = attrs.field(metadata=SPREAD)
     commands: Sequence[str]
@@ -105,15 +107,23 @@ routes = ApiTopic()
     "The control plane now: causes of what is wrong, the rollout, totals. Made for being asked often.",
     merge=workers_together,
     answers=PlaneNowAnswer,
+    scope=Scope.ANY,
 )
-async def now(state: PlaneState, _: Request) -> Found:
-    found = await PlaneNow.of(state).get()
+async def now(state: PlaneState, request: Request) -> Found:
+    plane = PlaneNow.of(state)
+    found = await plane.get()
+    if not sees_all(request):
+        found = plane.seen(found, sees(request))
     begin = datetime.now(UTC) - LAST
     rows = takewhile(lambda row: row.record.at >= begin, remembered_rows(state))
-    return PlaneNowAnswer(found, _rollout(state), [*islice(rows, SHOWN)])
+    return PlaneNowAnswer(found, _rollout(state, request), [row_for(request, each) for each in islice(rows, SHOWN)])
 
 
-def _rollout(state: PlaneState) -> RolloutNow | None:
-    found = rollout_status(state.rollouts)
+def _rollout(state: PlaneState, request: Request) -> RolloutNow | None:
+    found = rollout_for(request, state.rollouts)
     commands = COMMANDS.get(found.phase)
-    return RolloutNow(found, [f"mesh-pilot rollout {each}" for each in commands]) if commands is not None else None
+    if commands is None:
+        return None
+    visitor = visitor_of(request)
+    is_refused = visitor is not None and bool(visitor.subject) and not visitor.may(Role.OPERATE)
+    return RolloutNow(found, () if is_refused else [f"mesh-pilot rollout {each}" for each in commands])

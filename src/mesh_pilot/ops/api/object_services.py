@@ -11,6 +11,7 @@ from mesh_pilot.mesh.virtual_services.rules import destinations_of, http_rules
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.ops.api.objects import IN_PATH
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found
+from mesh_pilot.ops.api.visitors import Scope
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.world import World
 
@@ -34,6 +35,7 @@ routes = ApiTopic()
     "The services that an object is about: those of its hosts, and those that its routes lead to.",
     parameters=IN_PATH,
     answers=list[NamedService],
+    scope=Scope.NAMESPACE,
 )
 async def about(state: PlaneState, request: Request) -> Found:
     path = request.path_params

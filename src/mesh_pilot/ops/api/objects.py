@@ -14,6 +14,7 @@ from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import ENVOY_TYPES, Resource
 from mesh_pilot.ops.api.paging import PAGING, SEARCH, SORT, STATE, AssessedEntry, AssessedPiece, Paging
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
+from mesh_pilot.ops.api.visitors import Scope, sees
 from mesh_pilot.ops.causes.now import PlaneNow
 from mesh_pilot.ops.causes.objects import assess_object, by_object
 from mesh_pilot.ops.plane.state import PlaneState
@@ -60,6 +61,7 @@ routes = ApiTopic()
     "The objects in force, by kind, namespace and name.",
     parameters=(KIND, NAMESPACE, SEARCH, STATE, SORT, *PAGING),
     answers=AssessedPiece[ObjectSummary],
+    scope=Scope.ANY,
 )
 async def listed(state: PlaneState, request: Request) -> Found:
     query, paging = dict(request.query_params), Paging.of(request)
@@ -68,13 +70,13 @@ async def listed(state: PlaneState, request: Request) -> Found:
     kind = (known.name if known is not None else asked).lower()
     everything = [*state.world.config.items()]
     refused = {each.key for each in state.world.rejections()}
-    truth = await truth_now(state)
+    truth, is_seen = await truth_now(state), sees(request)
 
     errors = by_object(PlaneNow.of(state).errors)
 
     def entries() -> Iterator[AssessedEntry[tuple[Config, Assessment]]]:
         for key, config in everything:
-            if config is None or kind not in ("", key.kind.lower()):
+            if config is None or kind not in ("", key.kind.lower()) or not is_seen(key.namespace):
                 continue
             found = assess_object(state, truth.of(("config", *key)), errors.get(key, ()))
             texts = (str(key), str(config.origin))
@@ -94,6 +96,7 @@ async def listed(state: PlaneState, request: Request) -> Found:
     parameters=(*IN_PATH, AT_PROXY),
     answers=ObjectState,
     merge=_one_of_all,
+    scope=Scope.NAMESPACE,
 )
 async def one(state: PlaneState, request: Request) -> Found:
     path = request.path_params
@@ -144,7 +147,7 @@ async def held_by_proxies(state: PlaneState) -> Held:
 
 
 def _held(state: PlaneState) -> Iterator[Held]:
-    """Of each stream of a proxy, the resources that it has accepted."""
+    """The resources that each stream of a proxy has accepted."""
     seen: dict[Hashable, Mapping[str, Resource]] = {}
     for connection in [*state.xds.status.proxies()]:
         proxy, stream = connection.proxy, connection.stream

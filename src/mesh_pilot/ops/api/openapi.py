@@ -12,7 +12,11 @@ from mesh_pilot.ops.api.paging import AssessedPiece
 from mesh_pilot.ops.api.route import TEXT, ApiRoute, Parameter, list_of, object_of
 from mesh_pilot.ops.api.visitors import Role
 
-_ERRORS = {"400": "The request is wrong.", "401": "Who asks?", "403": "The role of the caller is not enough."}
+_ERRORS = {
+    "400": "The request is wrong.",
+    "401": "Who asks?",
+    "403": "The caller lacks the role in a namespace; the error says which.",
+}
 
 
 def document(base: str, routes: Sequence[ApiRoute]) -> Json:
@@ -72,6 +76,7 @@ def _operation(route: ApiRoute) -> Json:
         "summary": route.summary,
         "tags": [names.split("/")[0]],
         "x-role": route.role.value,
+        "x-scope": route.scope.value,
         "parameters": [_parameter(route, each) for each in route.parameters],
         "responses": {
             "200": {
@@ -81,7 +86,7 @@ def _operation(route: ApiRoute) -> Json:
             **errors,
         },
     }
-    if route.role is Role.OPERATE:
+    if route.role is not Role.VIEW:
         found["security"] = [{"token": []}, {"basic": []}, {"certificate": []}]
     if route.body is not None:
         found["requestBody"] = {"content": {"application/json": {"schema": dict(route.body)}}}

@@ -15,7 +15,7 @@ from mesh_pilot.model.log_levels import NAMES, SCOPES, SWITCH, parse_levels
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.api.accept import AcceptedLoss, accept_held
 from mesh_pilot.ops.api.route import TEXT, ApiError, ApiTopic, Found, Parameter, object_of
-from mesh_pilot.ops.api.visitors import Role
+from mesh_pilot.ops.api.visitors import Role, Scope
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.proxies import find_proxy
 from mesh_pilot.xds.ads.proxy_names import is_pattern, machine_of
@@ -103,6 +103,7 @@ async def set_levels(state: PlaneState, request: Request) -> Found:
     parameters=(PROXY,),
     merge=_together,
     answers=ReachedProxies,
+    scope=Scope.PROXY,
 )
 async def push(state: PlaneState, request: Request) -> Found:
     return _done(state.xds.push_again(wanted_by(state, request.query_params.get("proxy", ""))))
@@ -116,6 +117,7 @@ async def push(state: PlaneState, request: Request) -> Found:
     parameters=(NAME,),
     merge=_together,
     answers=ReachedProxies,
+    scope=Scope.PROXY,
 )
 async def disconnect(state: PlaneState, request: Request) -> Found:
     found = _done(state.xds.disconnect(wanted_by(state, request.path_params["name"])))
@@ -126,7 +128,7 @@ async def disconnect(state: PlaneState, request: Request) -> Found:
 
 @routes.declare(
     "/sources/{source:path}/accept",
-    "Let go what is held of a source: it is gone for good.",
+    "Release what is held of a source: it is gone for good.",
     method="POST",
     role=Role.OPERATE,
     parameters=(SOURCE,),
@@ -141,7 +143,7 @@ async def json_body(request: Request) -> Mapping[str, Any]:
     try:
         found = json.loads(await request.body())
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is no JSON: {str(error)[:200]}") from None
+        raise ApiError(400, f"the body is not JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
         raise ApiError(400, "the body must be a JSON object")
     return found
@@ -163,7 +165,7 @@ def log_levels() -> LogState:
 
 
 def change_levels(text: str) -> None:
-    """Set the levels that a text such as ``xds:debug`` names; the others stay. Raises ApiError."""
+    """Set the levels that a string such as ``xds:debug`` names; the others stay. Raises ApiError."""
     try:
         SWITCH.change(parse_levels(text, SWITCH.levels))
     except ValueError as error:

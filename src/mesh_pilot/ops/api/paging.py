@@ -26,7 +26,7 @@ MOST = 1000
 """Entries of an answer."""
 
 USUAL = 100
-"""Entries of an answer, where nobody says how many."""
+"""Entries of an answer, unless the client says how many."""
 
 LIMIT = Parameter("limit", f"Entries of the answer: 1 to {MOST}, {USUAL} by default.", schema=NUMBER)
 CONTINUE = Parameter("continue", "Go on after this: the `continue` of the answer before.")

@@ -44,7 +44,7 @@ routes = ApiTopic()
 async def picture(state: PlaneState, _: Request) -> Found:
     known = (await truth_now(state)).known
     kept_back = {name_of(key): truth.text for key, truth in known.items() if not truth.is_in_force}
-    return take_picture(state.world, state.catalog, __version__, kept_back)
+    return take_picture(state.world, __version__, kept_back)
 
 
 @routes.declare("/picture/proxies", "The connected proxies as they present themselves.", merge=_listed)

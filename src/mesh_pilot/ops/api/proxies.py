@@ -14,6 +14,7 @@ from mesh_pilot.model.json import Json, as_json
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.api.paging import PAGING, SEARCH, SORT, STATE
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
+from mesh_pilot.ops.api.visitors import Scope, sees
 from mesh_pilot.ops.causes.proxies import IN_SYNC, assess_gone, assess_proxies, gone_proxies
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.objects import explained_dump
@@ -52,9 +53,11 @@ routes = ApiTopic()
     sorted_by="proxy",
     merge=workers_rows,
     answers=list[ProxyState],
+    scope=Scope.ANY,
 )
-async def listed(state: PlaneState, _: Request) -> Found:
-    return await proxy_rows(state)
+async def listed(state: PlaneState, request: Request) -> Found:
+    is_seen = sees(request)
+    return await proxy_rows(state, lambda proxy: is_seen(proxy.namespace))
 
 
 async def proxy_rows(state: PlaneState, wanted: Callable[[Proxy], bool] = lambda proxy: True) -> list[ProxyState]:
@@ -92,10 +95,12 @@ def workers_groups(answers: Mapping[int, Any]) -> Json:
     "The proxies that are in sync, counted by namespace, type and version of Envoy; the largest group first.",
     merge=workers_groups,
     answers=list[ProxyGroup],
+    scope=Scope.ANY,
 )
-async def groups(state: PlaneState, _: Request) -> Found:
+async def groups(state: PlaneState, request: Request) -> Found:
+    is_seen = sees(request)
     every = await in_turns(assess_proxies(state, state.facts()))
-    well = (each.proxy for each in every if each.assessment.state == IN_SYNC.state)
+    well = (each.proxy for each in every if each.assessment.state == IN_SYNC.state and is_seen(each.proxy.namespace))
     counts = Counter((each.namespace, each.type.value, each.version) for each in well)
     return [ProxyGroup(*key, count) for key, count in counts.most_common()]
 
@@ -105,6 +110,7 @@ async def groups(state: PlaneState, _: Request) -> Found:
     "What a proxy was sent, as Envoy's /config_dump shows it, with the objects it came from and what is not in use.",
     parameters=(NAME,),
     merge=first_found,
+    scope=Scope.PROXY,
 )
 async def dump(state: PlaneState, request: Request) -> Found:
     name = request.path_params["name"]

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.proxies import NAME, proxy_rows, workers_rows
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found
+from mesh_pilot.ops.api.visitors import Scope, sees
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.proxies import ProxyState
 
@@ -38,10 +39,11 @@ routes = ApiTopic()
     parameters=(NAME,),
     merge=workers_streams,
     answers=ProxyStreams,
+    scope=Scope.PROXY,
 )
 async def one(state: PlaneState, request: Request) -> Found:
-    name = request.path_params["name"]
-    found = await proxy_rows(state, lambda proxy: name in (proxy.name, proxy.id))
+    name, is_seen = request.path_params["name"], sees(request)
+    found = await proxy_rows(state, lambda proxy: name in (proxy.name, proxy.id) and is_seen(proxy.namespace))
     if not found:
         raise ApiError(404, f"no proxy {name!r} is connected, or was lately")
     return ProxyStreams(found[0].proxy, found)

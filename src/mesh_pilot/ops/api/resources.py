@@ -17,6 +17,7 @@ from mesh_pilot.ops.api.route import (
     Parameter,
     first_found,
 )
+from mesh_pilot.ops.api.visitors import Scope
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.proxies import find_proxy
 from mesh_pilot.xds.ads.config_dump import resource_json
@@ -33,7 +34,7 @@ OBJECTS_NAMED = 20
 
 @attrs.frozen
 class HeldType:
-    """The resources of a type that a proxy holds, as a snapshot that nobody changes."""
+    """The resources of a type that a proxy holds, as a snapshot that does not change."""
 
     version: str
     is_acked: bool
@@ -86,6 +87,7 @@ routes = ApiTopic()
     parameters=(PROXY, TYPE, SEARCH, *PAGING),
     merge=first_found,
     answers=HeldResources,
+    scope=Scope.PROXY,
 )
 async def listed(state: PlaneState, request: Request) -> Found:
     held, paging, search = _held(state, request), Paging.of(request), request.query_params.get("q", "")
@@ -103,6 +105,7 @@ async def listed(state: PlaneState, request: Request) -> Found:
     parameters=(PROXY, TYPE, RESOURCE),
     merge=first_found,
     answers=ResourceContent,
+    scope=Scope.PROXY,
 )
 async def one(state: PlaneState, request: Request) -> Found:
     held, name = _held(state, request), request.query_params.get("resource", "")

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from mesh_pilot.model.json import SPREAD
 from mesh_pilot.ops.api.orders import json_body
 from mesh_pilot.ops.api.route import TEXT, ApiError, ApiTopic, Found, Parameter, list_of, object_of
-from mesh_pilot.ops.api.visitors import Role
+from mesh_pilot.ops.api.visitors import Role, Scope, sees_name
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.safety.quarantine.verdicts import name_of
 from mesh_pilot.safety.rollout.controller import RolloutController
@@ -98,9 +98,14 @@ class RolloutStatus:
 routes = ApiTopic()
 
 
-@routes.declare("/rollout", "The rollout: its step, proxies and objects, what it waits for.", answers=RolloutStatus)
-async def status(state: PlaneState, _: Request) -> Found:
-    return rollout_status(state.rollouts)
+@routes.declare(
+    "/rollout",
+    "The rollout: its step, proxies and objects, what it waits for.",
+    answers=RolloutStatus,
+    scope=Scope.ANY,
+)
+async def status(state: PlaneState, request: Request) -> Found:
+    return rollout_for(request, state.rollouts)
 
 
 @routes.declare(
@@ -146,6 +151,15 @@ async def order(state: PlaneState, request: Request) -> Found:
     return rollout_status(controller)
 
 
+def rollout_for(request: Request, controller: RolloutController | None) -> RolloutStatus:
+    """The rollout without the names of objects that the one who asks may not view."""
+    found, is_seen = rollout_status(controller), sees_name(request)
+    if found.progress is None:
+        return found
+    objects = [each for each in found.progress.objects if is_seen(each.object)]
+    return attrs.evolve(found, progress=attrs.evolve(found.progress, objects=objects))
+
+
 def rollout_status(controller: RolloutController | None) -> RolloutStatus:
     """The rollout as the API shows it."""
     state = controller.progress.state if controller is not None else None
@@ -178,7 +192,7 @@ def rollout_status(controller: RolloutController | None) -> RolloutStatus:
 
 def _controller(state: PlaneState) -> RolloutController:
     if state.rollouts is None:
-        raise ApiError(409, "rollouts do not work with --workers: each worker would choose proxies of its own")
+        raise ApiError(409, "rollouts do not work with --workers: each worker would choose its own proxies")
     return state.rollouts
 
 
@@ -196,7 +210,7 @@ def _checked(asked: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if value is None:
             continue
         if name not in _TYPES or not _TYPES[name](value):
-            raise ApiError(400, f"{name[:40]!r} is no member of a plan, or has a value of another type")
+            raise ApiError(400, f"{name[:40]!r} is not a member of a plan, or has a value of another type")
         yield name, value
 
 

@@ -10,7 +10,7 @@ import attrs
 from starlette.requests import Request
 
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.api.visitors import Role
+from mesh_pilot.ops.api.visitors import Role, Scope
 from mesh_pilot.ops.plane.state import PlaneState
 
 
@@ -77,6 +77,8 @@ class ApiRoute:
     """Raises ApiError."""
     method: str = "GET"
     role: Role = Role.VIEW
+    scope: Scope = Scope.ALL
+    """The place where the role is needed: in all namespaces unless the route says that less will do."""
     parameters: Sequence[Parameter] = ()
     merge: Merge | None = None
     """With several workers: None if the first one's answer is that of all."""

@@ -75,6 +75,7 @@ def _text(match: api.StringMatch) -> str:
 def _actions(rule: api.HttpRoute) -> Iterator[str]:
     # A word for each field that Envoy acts on, in the order in which it does: a redirect or an answer ends the request,
     # so the rest of such a rule never runs.
+    yield from (f"ask {auth.destination.host}" for auth in rule.external_auth if auth.destination is not None)
     if (redirect := rule.redirect) is not None:
         place = (redirect.scheme and f"{redirect.scheme}://") + redirect.authority + (redirect.uri or "")
         yield f"redirect ({redirect.redirect_code or 301}) to {place or redirect.prefix_rewrite or 'the same place'}"

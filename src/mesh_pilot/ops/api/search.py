@@ -13,6 +13,7 @@ from mesh_pilot.model.config import Config
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.service import Endpoint, Service
 from mesh_pilot.ops.api.route import ApiTopic, Found, Parameter
+from mesh_pilot.ops.api.visitors import Scope, sees
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.objects import hosts_of
 
@@ -60,13 +61,16 @@ routes = ApiTopic()
     f"Services, objects and proxies by names, hosts, addresses and labels: of each the best {SHOWN}, and the number.",
     parameters=(QUERY,),
     answers=SearchResult,
+    scope=Scope.ANY,
 )
 async def search(state: PlaneState, request: Request) -> Found:
     words = request.query_params.get("q", "").lower().split()
-    services = [(key, each) for key, each in state.world.services.items() if each is not None]
+    is_seen = sees(request)
+    services = [(k, each) for k, each in state.world.services.items() if each is not None and is_seen(k.namespace)]
     endpoints = dict(state.world.endpoints.items())
-    objects = [config for _, config in state.world.config.items() if config is not None]
-    proxies = {c.proxy.name: c.proxy for c in state.xds.status.proxies() if c.proxy is not None}
+    objects = [config for _, config in state.world.config.items() if config and is_seen(config.namespace)]
+    connected = [each.proxy for each in state.xds.status.proxies() if each.proxy is not None]
+    proxies = {proxy.name: proxy for proxy in connected if is_seen(proxy.namespace)}
     return lambda: SearchResult(
         _found(
             words,
@@ -116,7 +120,7 @@ def _found(words: Sequence[str], candidates: Iterable[_Candidate]) -> FoundNames
 
 
 def _match(words: Sequence[str], name: str, texts: Iterable[str]) -> str | None:
-    """The text beside the name that has a word which the name has not; empty if the name has all, None if any word is
+    """The text next to the name that has a word which the name has not; empty if the name has all, None if any word is
     nowhere."""
     missing = [word for word in words if word not in name]
     found = ""

@@ -26,6 +26,7 @@ from mesh_pilot.ops.api.paging import (
     number_of,
 )
 from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
+from mesh_pilot.ops.api.visitors import Scope, sees
 from mesh_pilot.ops.causes.services import assess_service, kept_services
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.assessments import Assessment
@@ -88,16 +89,17 @@ routes = ApiTopic()
     parameters=(NAMESPACE, REGISTRY, SEARCH, STATE, SORT, *PAGING),
     answers=AssessedPiece[ServiceSummary],
     merge=_all_clients_of_each,
+    scope=Scope.ANY,
 )
 async def listed(state: PlaneState, request: Request) -> Found:
     query, paging = dict(request.query_params), Paging.of(request)
     registry = query.get("registry", "")
     services, endpoints = [*state.world.services.items()], dict(state.world.endpoints.items())
-    kept = kept_services(state, state.facts())
+    kept, is_seen = kept_services(state, state.facts()), sees(request)
 
     def entries() -> Iterator[AssessedEntry[Row]]:
         for key, service in services:
-            if service is not None and registry in ("", service.registry):
+            if service is not None and registry in ("", service.registry) and is_seen(key.namespace):
                 own = endpoints.get(key, ())
                 found = assess_service(state, kept, service, own)
                 names, row = (key.host, *service.addresses), (service, own, found)
@@ -127,6 +129,7 @@ def _with_use(state: PlaneState, uses: ServiceUses, row: ServiceSummary) -> Serv
     parameters=(*IN_PATH, COUNT, OFFSET),
     answers=ServiceState,
     merge=_all_clients,
+    scope=Scope.NAMESPACE,
 )
 async def one(state: PlaneState, request: Request) -> Found:
     key = ServiceKey(request.path_params["host"].lower(), request.path_params["namespace"])
@@ -155,11 +158,13 @@ async def one(state: PlaneState, request: Request) -> Found:
     "The endpoints of all services.",
     parameters=(NAMESPACE, HOST, HEALTH, ADDRESS, *PAGING),
     answers=Piece[ServiceEndpoint],
+    scope=Scope.ANY,
 )
 async def all_endpoints(state: PlaneState, request: Request) -> Found:
     query, paging = request.query_params, Paging.of(request)
     wanted = {name: query.get(name, "") for name in ("namespace", "host", "health", "address")}
-    everything = [*state.world.endpoints.items()]
+    is_seen = sees(request)
+    everything = [(key, each) for key, each in state.world.endpoints.items() if is_seen(key.namespace)]
 
     def found() -> Iterator[tuple[str, tuple[ServiceKey, Endpoint]]]:
         for key, endpoints in everything:

@@ -14,9 +14,10 @@ from mesh_pilot import __version__
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.paging import number_of
 from mesh_pilot.ops.api.route import NUMBER, ApiRoute, Found, Parameter
+from mesh_pilot.ops.api.visitors import Scope, sees, sees_all, sees_name
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values import problems
-from mesh_pilot.ops.values.rejections import ENTRIES, Rejections, merged
+from mesh_pilot.ops.values.rejections import ENTRIES, Rejections, Seen, merged
 
 LIMIT = Parameter("limit", f"Entries of each list, {ENTRIES} by default.", schema=NUMBER)
 
@@ -61,7 +62,8 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         return plane_status(state)
 
     async def rejected(request: Request) -> Found:
-        return await rejections.listed_in_turns(number_of(request, "limit", ENTRIES, most=100_000))
+        limit = number_of(request, "limit", ENTRIES, most=100_000)
+        return await rejections.listed_in_turns(limit, _seen_by(request))
 
     return [
         ApiRoute(
@@ -70,6 +72,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             status,
             answers=PlaneStatus,
             merge=_status_of_all,
+            scope=Scope.ANY,
         ),
         ApiRoute(
             "/rejections",
@@ -78,8 +81,31 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             parameters=(LIMIT,),
             merge=merged,
             answers=Mapping[str, Any],
+            scope=Scope.ANY,
         ),
     ]
+
+
+def _seen_by(request: Request) -> Seen | None:
+    """Gives what the caller may view of an entry: None if it is about objects and proxies of other namespaces alone,
+    else the entry without the names of proxies there. None: the caller may view all."""
+    if sees_all(request):
+        return None
+    is_seen, is_seen_name = sees(request), sees_name(request)
+
+    def answer(entry: dict[str, Any]) -> dict[str, Any] | None:
+        objects = [each for name in ("object", "objects", "configs") for each in _several(entry.get(name))]
+        proxies = [each for name in ("proxy", "proxies") for each in _several(entry.get(name))]
+        own = [each for each in proxies if is_seen(each.rpartition(".")[2])]
+        if not own and (objects or proxies) and not any(map(is_seen_name, objects)):
+            return None
+        return {**entry, "proxies": own} if "proxies" in entry else entry
+
+    return answer
+
+
+def _several(value: Any) -> list[str]:
+    return value if isinstance(value, list) else [value] if value else []
 
 
 def plane_status(state: PlaneState) -> PlaneStatus:

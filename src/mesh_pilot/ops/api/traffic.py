@@ -24,6 +24,7 @@ from mesh_pilot.ops.api.paging import (
     number_of,
 )
 from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
+from mesh_pilot.ops.api.visitors import Scope, sees
 from mesh_pilot.ops.explain.listener_traffic import ListenerTraffic, PolicyTraffic, listener_rows, policy_rows
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.proxies import find_proxy
@@ -105,12 +106,13 @@ routes = ApiTopic()
     "Who calls whom: requests, errors and more of each edge, next to ten minutes ago; what got worse comes first.",
     parameters=(SERVICE, PROXY, NAMESPACE, SECONDS, BY, INBOUND, ONLY, SEARCH, STATE, SORT, *PIECE),
     answers=TrafficAnswer,
+    scope=Scope.ANY,
 )
 async def edges(state: PlaneState, request: Request) -> Found:
     query, paging = dict(request.query_params), Paging.of(request)
     seen = await _seen(state, request)
     namespace, proxy = query.pop("namespace", ""), query.get("proxy", "")
-    is_meant = _meant(request)
+    is_meant, is_seen = _meant(request), sees(request)
     by = _by(query, GroupBy.PROXY if proxy else GroupBy.WORKLOAD)
     if proxy:
         rows = await configured_edges(state, seen, by, _rows_of(state, seen, proxy))
@@ -126,6 +128,7 @@ async def edges(state: PlaneState, request: Request) -> Found:
             (not only or _ONLY[only](row))
             and (with_inbound or called.kind not in INBOUND_KINDS)
             and namespace in ("", row.edge.caller.namespace, called.namespace)
+            and any(each and is_seen(each) for each in (row.edge.caller.namespace, called.namespace))
             and is_meant(called.name)
         )
 
@@ -149,19 +152,21 @@ _ONLY: dict[str, Callable[[ConfiguredEdge], bool]] = {
     "The services that are called: the sum of each one's callers, next to what its own proxies counted.",
     parameters=(SERVICE, NAMESPACE, SECONDS, SEARCH, STATE, SORT, *PIECE),
     answers=ServicesAnswer,
+    scope=Scope.ANY,
 )
 async def services(state: PlaneState, request: Request) -> Found:
     query, paging = dict(request.query_params), Paging.of(request)
     seen = await _seen(state, request)
     found = await services_seen(state, seen)
-    namespace, is_meant = query.pop("namespace", ""), _meant(request)
+    namespace, is_meant, is_seen = query.pop("namespace", ""), _meant(request), sees(request)
     entries = [
         _entry(number, row, row.change, (row.service.name,))
         for number, row in enumerate(found.services)
-        if namespace in ("", row.service.namespace) and is_meant(row.service.name)
+        if namespace in ("", row.service.namespace) and is_meant(row.service.name) and is_seen(row.service.namespace)
     ]
     piece = await trio.to_thread.run_sync(lambda: paging.assessed(entries, query, _itself))
-    return ServicesAnswer(traffic_window(state, seen), piece, found.namespaces)
+    namespaces = [each for each in found.namespaces if is_seen(each.namespace)]
+    return ServicesAnswer(traffic_window(state, seen), piece, namespaces)
 
 
 @routes.declare(
@@ -169,13 +174,16 @@ async def services(state: PlaneState, request: Request) -> Found:
     "What no route matched, and what policies admitted and denied: by listener of a proxy, and by rule.",
     parameters=(PROXY, NAMESPACE, SECONDS, *PIECE),
     answers=ListenersAnswer,
+    scope=Scope.ANY,
 )
 async def listeners(state: PlaneState, request: Request) -> Found:
     query, paging = request.query_params, Paging.of(request)
     seen = await _seen(state, request)
     proxy, namespace = query.get("proxy", ""), query.get("namespace", "")
     rows = _rows_of(state, seen, proxy) if proxy else seen.rows
-    chosen = attrs.evolve(seen, rows=[row for row in rows if namespace in ("", row.proxy.workload.namespace)])
+    is_seen = sees(request)
+    own = [row for row in rows if is_seen(row.proxy.workload.namespace)]
+    chosen = attrs.evolve(seen, rows=[row for row in own if namespace in ("", row.proxy.workload.namespace)])
     found = await in_turns(listener_rows(state, chosen))
     piece = paging.piece(((f"{each.proxy}/{each.listener}/{n:07}", each) for n, each in enumerate(found)), _itself)
     return ListenersAnswer(piece, policy_rows(chosen)[: paging.limit])
@@ -186,15 +194,17 @@ async def listeners(state: PlaneState, request: Request) -> Found:
     "The proxies that report traffic, and connected ones that do not, with the reason.",
     parameters=(NAMESPACE, SEARCH, STATE, SORT, *PIECE),
     answers=AssessedPiece[ReporterState],
+    scope=Scope.ANY,
 )
 async def proxies(state: PlaneState, request: Request) -> Found:
     query, paging = dict(request.query_params), Paging.of(request)
-    seen = await traffic_seen(state, USUAL_SECONDS)
+    seen, is_seen = await traffic_seen(state, USUAL_SECONDS), sees(request)
     found = [
         AssessedEntry(
             f"{each.proxy}/{n:07}", each, (each.proxy,), each.namespace, each.reports, _SEVERITY[each.reports]
         )
         for n, each in enumerate(seen.part.reporters)
+        if is_seen(each.namespace)
     ]
     return lambda: paging.assessed(found, query, _itself)
 

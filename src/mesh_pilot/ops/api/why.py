@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
@@ -24,6 +24,7 @@ from mesh_pilot.model.json import SPREAD, as_json
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.traffic import RowKind
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
+from mesh_pilot.ops.api.visitors import Scope, sees
 from mesh_pilot.ops.explain.attribution import Attribution, client_address, service_host
 from mesh_pilot.ops.explain.fields import Decider
 from mesh_pilot.ops.explain.kept_back import kept_back_lines
@@ -57,7 +58,7 @@ MAX_TARGET = 8192
 PARAMETERS = (
     Parameter("proxy", "The proxy: NAME.NAMESPACE, a node id or an address.", is_required=True, is_proxy=True),
     Parameter("to", "The request: HOST[:PORT]/PATH or a URL.", is_required=True),
-    Parameter("method", "Its method; GET without it."),
+    Parameter("method", "The request's method; GET by default."),
     Parameter("header", "A header, NAME=VALUE.", is_repeated=True),
     Parameter("address", "The address that the client connects to, instead of the host's."),
     Parameter("source", "The address that it connects from."),
@@ -111,19 +112,26 @@ routes = ApiTopic()
     parameters=PARAMETERS,
     merge=first_found,
     answers=WhyResult,
+    scope=Scope.PROXY,
 )
 async def why(state: PlaneState, request: Request) -> Found:
     asked = _asked(request)
     name = request.query_params.get("proxy", "")
-    explained = await _explained(state, name, asked)
+    is_seen = sees(request)
+    explained = await _explained(state, name, asked, is_seen)
     source = find_proxy(state, name)
     if source is not None and not asked.inbound:
-        explained = await _followed(state, source, explained, explained.answer.request, (source.id,))
+        explained = await _followed(state, source, explained, explained.answer.request, (source.id,), is_seen)
     return explained.shown
 
 
 async def _followed(
-    state: PlaneState, source: Proxy, explained: _Explained, asked: WhyRequest, passed: tuple[str, ...]
+    state: PlaneState,
+    source: Proxy,
+    explained: _Explained,
+    asked: WhyRequest,
+    passed: tuple[str, ...],
+    is_seen: Callable[[str], bool],
 ) -> _Explained:
     """The answer with those of the next proxies, where they are connected: sidecars, or gateways and what follows."""
     answer, destinations = explained.answer, []
@@ -131,12 +139,15 @@ async def _followed(
         proxies = ((proxy, endpoint) for endpoint in endpoints if (proxy := _at_address(state, endpoint.address)))
         reached: list[tuple[float, WhyAnswer, str]] = []
         for proxy, endpoint in islice(proxies, ASKED_ENDPOINTS):
+            if not is_seen(proxy.namespace):
+                answer.notes.append(f"{endpoint.text} is not followed: that needs view in namespace {proxy.namespace}")
+                continue
             next_request = _next_request(answer, asked, source, proxy, endpoint)
             if not next_request.inbound and proxy.id in passed:
                 continue
-            there = await _explained(state, proxy, next_request)
+            there = await _explained(state, proxy, next_request, is_seen)
             if not next_request.inbound and len(passed) < MAX_HOPS:
-                there = await _followed(state, proxy, there, there.answer.request, (*passed, proxy.id))
+                there = await _followed(state, proxy, there, there.answer.request, (*passed, proxy.id), is_seen)
             if not any(there.answer.outcome == other.outcome for _, other, _ in reached):
                 destinations.append((proxy.name, endpoint.text, there))
             reached.append((endpoint.share, there.answer, proxy.name))
@@ -202,7 +213,7 @@ def _asked(request: Request) -> WhyRequest:
         raise ApiError(400, "say which request: to=HOST[:PORT]/PATH")
     for name in ("address", "source"):
         if query.get(name) and not is_address(query[name]):
-            raise ApiError(400, f"{name} {query[name]!r} is no IP address")
+            raise ApiError(400, f"{name} {query[name]!r} is not an IP address")
     try:
         return parse_request(
             target,
@@ -219,7 +230,9 @@ def _asked(request: Request) -> WhyRequest:
         raise ApiError(400, str(error)) from None
 
 
-async def _explained(state: PlaneState, name: str | Proxy, asked: WhyRequest) -> _Explained:
+async def _explained(
+    state: PlaneState, name: str | Proxy, asked: WhyRequest, is_seen: Callable[[str], bool]
+) -> _Explained:
     """The answer for one proxy. Files are not read yet."""
     proxy = find_proxy(state, name)
     dumps = state.xds.status.config_dump(proxy) if proxy is not None else None
@@ -240,7 +253,8 @@ async def _explained(state: PlaneState, name: str | Proxy, asked: WhyRequest) ->
         found = [*attribution.steps(answer)]
         answer.notes += attribution.conflicts(answer)
         if is_unbound(answer):
-            virtual_services = [c for key, c in state.world.config.items() if key.kind == "VirtualService" and c]
+            every = (c for key, c in state.world.config.items() if key.kind == "VirtualService" and c)
+            virtual_services = [each for each in every if is_seen(each.namespace)]
             found += _tell_holders(view, keys, answer, virtual_services)
     except Exception as error:
         # A translator that fails here is reported elsewhere, too; the answer is worth having without places.

@@ -7,9 +7,10 @@ a second cost what one of them does. An answer is never older than the question.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from itertools import chain
+from typing import Any
 
 import attrs
 import trio
@@ -118,6 +119,8 @@ class PlaneNow:
         self._findings = Findings(state)
         self._conflicts: tuple[int, Sequence[tuple[Key, Truth]]] = (-1, ())
         """The objects that several sources have in different versions, as of a revision."""
+        self._groups: Mapping[str, Mapping[str, str]] = {}
+        """The proxies of each number of the totals: their names, with their namespaces."""
         self._lock = trio.Lock()
         self._found: NowOfPlane | None = None
         self._stamp: tuple[object, ...] = ()
@@ -210,26 +213,56 @@ class PlaneNow:
         ill = {each.proxy.name for each in every if each.assessment.severity is not Gravity.OK}
         behind = {each.proxy.name for each in every if each.assessment.state != IN_SYNC.state}
         touched = touched_names(causes, ill)
+        spaces = {each.proxy.name: each.proxy.namespace for each in every}
+        gone = {each.proxy.name: each.proxy.namespace for each in gone_proxies(state)}
+        self._groups = {
+            "proxies": spaces,
+            "in_sync": {name: space for name, space in spaces.items() if name not in behind},
+            "touched": {name: spaces.get(name, "") for name in touched},
+            "gone": gone,
+        }
         totals = NowTotals(
             proxies=len(names),
             in_sync=len(names) - len(behind),
             touched=len(touched),
-            gone=len({each.proxy.name for each in gone_proxies(state)}),
+            gone=len(gone),
             services=self._health.total,
             without_endpoints=len(self._health.ill),
             objects=sum(state.world.statistics().configs.values()),
             next_certificate=certificate,
             root_expires=root_end(state),
         )
-        severity = max((each.assessment.severity for each in causes), key=lambda each: each.rank, default=Gravity.OK)
         return NowOfPlane(
             plane=self._face(),
-            sentence=sentence(len(causes), totals.touched, totals.proxies, totals.objects + totals.services),
-            severity=severity,
+            sentence=_sentence(len(causes), totals),
+            severity=_worst(causes),
             causes=causes[:MOST_CAUSES],
             more_causes=max(0, len(causes) - MOST_CAUSES),
             totals=totals,
             analysis=self._analysed(),
+        )
+
+    def seen(self, found: NowOfPlane, is_seen: Callable[[str], bool]) -> NowOfPlane:
+        """An answer for those who may view some namespaces: the causes in them, and what they have counted."""
+        world, causes = self._state.world, [each for each in found.causes if is_seen(each.subject.namespace)]
+        proxies: dict[str, Any] = {name: sum(map(is_seen, group.values())) for name, group in self._groups.items()}
+        ends = found.totals.next_certificate
+        totals = attrs.evolve(
+            found.totals,
+            next_certificate=ends if ends is not None and is_seen(ends.proxy.rpartition(".")[2]) else None,
+            **proxies,
+            services=sum(each is not None and is_seen(key.namespace) for key, each in world.services.items()),
+            without_endpoints=sum(is_seen(key.namespace) for key in self._health.ill),
+            objects=sum(each is not None and is_seen(key.namespace) for key, each in world.config.items()),
+        )
+        return attrs.evolve(
+            found,
+            sentence=_sentence(len(causes), totals),
+            severity=_worst(causes),
+            causes=causes,
+            more_causes=0,
+            totals=totals,
+            analysis=self._analysed(is_seen),
         )
 
     def _conflicting(self, facts: PlaneFacts) -> Sequence[tuple[Key, Truth]]:
@@ -241,11 +274,11 @@ class PlaneNow:
             self._conflicts = revision, conflicts
         return self._conflicts[1]
 
-    def _analysed(self) -> AnalysisTotals | None:
+    def _analysed(self, is_seen: Callable[[str], bool] = lambda _: True) -> AnalysisTotals | None:
         found = self._findings
         if found.revision is None:
             return None
-        counts = Counter(each.type.level for each in found.messages)
+        counts = Counter(each.type.level for each in found.messages if is_seen(each.config.namespace))
         return AnalysisTotals(found.revision, counts[Level.ERROR], counts[Level.WARNING], counts[Level.INFO])
 
     def _face(self) -> PlaneFace:
@@ -269,6 +302,14 @@ def touched_names(causes: Sequence[Cause], ill: Set[str]) -> set[str]:
     """The proxies that causes touch; of a cause that touches more than it names, those that are ill are the rest."""
     named = (each.touches.names for each in causes if each.touches.what == "proxies")
     return {*chain.from_iterable(named), *ill}
+
+
+def _sentence(causes: int, totals: NowTotals) -> str:
+    return sentence(causes, totals.touched, totals.proxies, totals.objects + totals.services)
+
+
+def _worst(causes: Sequence[Cause]) -> Gravity:
+    return max((each.assessment.severity for each in causes), key=lambda each: each.rank, default=Gravity.OK)
 
 
 def sentence(causes: int, touched: int, proxies: int, configured: int) -> str:

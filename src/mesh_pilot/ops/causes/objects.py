@@ -91,7 +91,7 @@ def conflict_causes(state: PlaneState, found: Sequence[tuple[Key, Truth]]) -> It
             touches=reach("objects", [name_of(key)]),
             where=str(item.origin) if item is not None else "",
             command=describe_command(subject_of(key)),
-            more=truth.mend,
+            more=truth.fix,
         )
 
 
@@ -144,7 +144,7 @@ def _refused_cause(state: PlaneState, rejected: Rejected) -> Cause:
         touches=reach("objects", [rejected_name(rejected) or rejected.origin.location]),
         where=line.get("where", str(rejected.origin)),
         command=describe_command(subject) if is_named else "mesh-pilot analyze",
-        more="its last good version is kept" if is_in_force else "nothing of it is in force",
+        more="the last good version is kept" if is_in_force else "nothing of it is in force",
     )
 
 
@@ -199,7 +199,7 @@ def _found_cause(state: PlaneState, messages: Sequence[AnalysisMessage]) -> Caus
         touches=reach("objects", [first.object]),
         where=str(first.origin),
         command=describe_command(subject) if subject.name else "mesh-pilot analyze",
-        more=first.mend,
+        more=first.fix,
     )
 
 

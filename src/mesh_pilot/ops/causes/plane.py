@@ -95,7 +95,7 @@ def ending_certificates(
         kind=CauseKind.CERTIFICATE,
         subject=CauseSubject("Proxy", name.partition(".")[2], name),
         assessment=assessed(
-            "ending", Gravity.ERROR if ends <= now else Gravity.WARNING, f"its certificate {verb} at {ends:%F %T} UTC"
+            "ending", Gravity.ERROR if ends <= now else Gravity.WARNING, f"the certificate {verb} at {ends:%F %T} UTC"
         ),
         touches=reach("proxies", late, len({each.proxy.name for each in every})),
         command=f"mesh-pilot proxy-config secret {shlex.quote(name)}",

@@ -197,7 +197,7 @@ def _equal_names(state: PlaneState, every: Iterable[AssessedProxy], total: int) 
             ),
             touches=reach("proxies", [name], total),
             command="mesh-pilot proxy-status",
-            more="commands cannot tell them apart by their name; give each machine a name of its own",
+            more="commands cannot tell them apart by their name; give each machine its own name",
         )
 
 

@@ -32,7 +32,7 @@ def assess_health(service: Service, endpoints: Sequence[Endpoint]) -> Assessment
     found = [each.health for each in endpoints if each.health is not Health.UNLISTED]
     healthy = found.count(Health.HEALTHY)
     if not found:
-        return Assessment(EMPTY, Gravity.WARNING, f"{service.registry or 'its registry'} knows no endpoint of it")
+        return Assessment(EMPTY, Gravity.WARNING, f"{service.registry or 'the registry'} knows no endpoint of it")
     if not healthy:
         words = ", ".join(f"{found.count(each)} {each.value.lower()}" for each in Health if each in found)
         return Assessment(DOWN, Gravity.ERROR, f"none of {counted(len(found), 'endpoint')} is healthy: {words}")

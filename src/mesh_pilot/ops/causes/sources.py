@@ -78,7 +78,7 @@ def source_causes(state: PlaneState) -> Iterator[Cause]:
             more=_more(own),
         )
     for name, why in state.stale().items():
-        if name not in items:  # a Vault, a worker
+        if name not in items:  # a signer, a worker
             yield Cause(
                 kind=CauseKind.PLANE,
                 subject=CauseSubject("Plane", "", name),

@@ -17,7 +17,8 @@ from mesh_pilot.explain.inspection.why.answer import Step, WhyAnswer
 from mesh_pilot.explain.inspection.why.clusters import cluster_parts
 from mesh_pilot.explain.inspection.why.request import is_address
 from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref
-from mesh_pilot.mesh.listeners.gateway_servers import GatewayServer, merged_servers, target_ports
+from mesh_pilot.mesh.listeners.datagrams import datagram_routes
+from mesh_pilot.mesh.listeners.gateway_servers import GatewayServer, ServerKind, merged_servers, target_ports
 from mesh_pilot.mesh.names.resources import listener_name
 from mesh_pilot.mesh.proxy.keys import ProxyKeys
 from mesh_pilot.mesh.reach.sidecar_scope import egress_listeners, visible_virtual_services
@@ -25,6 +26,7 @@ from mesh_pilot.mesh.reach.visibility import scope_service
 from mesh_pilot.mesh.routing.l4 import MatchContext
 from mesh_pilot.mesh.routing.origins import FieldOfObject, route_origins
 from mesh_pilot.mesh.selection.workloads import oldest_general
+from mesh_pilot.mesh.virtual_hosts.authorizers import plain_table_name
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import planned_gateway_hosts
 from mesh_pilot.mesh.virtual_hosts.host_candidates import SidecarTable, table_shard_of
 from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, ServiceRoutes
@@ -103,9 +105,14 @@ class Attribution:
     # -- listeners
 
     def _listener(self, step: Step, answer: WhyAnswer) -> Iterator[Decider]:
+        # A router's listener is of servers, a sidecar's of its egress listener, if it has any, and of the service.
         if self._scope.type is NodeType.ROUTER:
-            port = int(step.details["port"])
-            yield from self._servers([s for s in self._all_servers() if s.bound == port])
+            port, is_udp = int(step.details["port"]), answer.request.scheme == "udp"
+            found = [s for s in self._all_servers() if s.bound == port and (s.kind is ServerKind.UDP) == is_udp]
+            yield from self._servers(found)
+            for server in found if is_udp else ():
+                for route in datagram_routes(self._view, self._scope, server.gateway, server.port)[:1]:
+                    yield decider(self._view, FieldOfObject(route.virtual_service, "spec.tcp[0]"))
             return
         request = answer.request
         if request.inbound:
@@ -159,7 +166,7 @@ class Attribution:
     def _servers_of_table(self, table: str) -> list[GatewayServer]:
         if self._scope.type is not NodeType.ROUTER:
             return []
-        return [server for server in self._all_servers() if server.route_name == table]
+        return [server for server in self._all_servers() if server.route_name == plain_table_name(table)]
 
     def _servers(self, servers: list[GatewayServer]) -> Iterator[Decider]:
         for server in servers:
@@ -177,7 +184,8 @@ class Attribution:
         """The virtual hosts of a table among which one is; in a sidecar's table only those of its shard."""
         view, scope = self._view, self._scope
         if scope.type is NodeType.ROUTER:
-            servers = merged_servers(view, scope, target_ports(view, self._keys.workload)).tables.get(table, ())
+            tables = merged_servers(view, scope, target_ports(view, self._keys.workload)).tables
+            servers = tables.get(plain_table_name(table), ())
             yield from planned_gateway_hosts(view, scope, servers) if servers else ()
             return
         parsed = parse_table(table)
@@ -210,7 +218,7 @@ class Attribution:
         if sidecar is not None and sidecar.spec.outbound_traffic_policy is not None:
             yield decider(self._view, FieldOfObject(sidecar.key, "spec.outboundTrafficPolicy"))
         else:
-            yield Decider("MeshConfig", "outboundTrafficPolicy", text="for hosts that nobody declares")
+            yield Decider("MeshConfig", "outboundTrafficPolicy", text="undeclared hosts")
 
     def _route(self, details: Mapping[str, Any]) -> Iterator[Decider]:
         table, name = str(details["table"]), str(details["virtual_host"])
@@ -224,7 +232,7 @@ class Attribution:
             yield from origins[details["index"]]
             return
         # EnvoyFilters have changed its routes, or it was sent before an object changed: an index would mislead.
-        yield from deciders(self._view, planned.configs, text="its routes are not those of the objects alone")
+        yield from deciders(self._view, planned.configs, text="the routes are not those of the objects alone")
 
     def origins(self, planned: PlannedHost) -> list[list[Decider]]:
         """The deciders of each route of a virtual host, in the order of ``envoy.routes.virtual_host.encode_host``."""
@@ -243,7 +251,9 @@ class Attribution:
             found.sort(key=lambda item: item[0])
         redirecting = [key for key in planned.configs if key.kind == "Gateway"]
         https = [[*deciders(self._view, redirecting, text="httpsRedirect")]] * 2 if planned.https_only else []
-        return [*https, *(shown for _, shown in found)]
+        asked = (f"a certificate for {each.host} is ordered" for each in planned.answers)
+        acme = [[Decider("MeshConfig", "acme", text=text)] for text in asked]
+        return [*acme, *https, *(shown for _, shown in found)]
 
     # -- clusters
 
@@ -294,13 +304,13 @@ def rule_fields(view: View, key: ConfigKey, port: int, subset: str) -> Iterator[
         if subset and each.name == subset:
             yield FieldOfObject(key, f"spec.subsets[{index}]"), f"subset {subset}"
             if each.traffic_policy is not None:
-                yield FieldOfObject(key, f"spec.subsets[{index}].trafficPolicy"), "its own traffic policy"
+                yield FieldOfObject(key, f"spec.subsets[{index}].trafficPolicy"), "the subset's traffic policy"
     policy = spec.traffic_policy
     if policy is None:
         return
     for index, settings in enumerate(policy.port_level_settings):
         if settings.port is not None and settings.port.number == port:
-            yield FieldOfObject(key, f"spec.trafficPolicy.portLevelSettings[{index}]"), f"for port {port}"
+            yield FieldOfObject(key, f"spec.trafficPolicy.portLevelSettings[{index}]"), f"settings for port {port}"
             return
     yield FieldOfObject(key, "spec.trafficPolicy"), "traffic policy"
 

@@ -96,7 +96,7 @@ class Description:
                 told[name_of(key)] = as_json(truth)
                 about = decider(view, FieldOfObject(ConfigKey(*key[1:]))) if key[0] == "config" else None
                 text = f"{'' if about else f'{name_of(key)} '}{truth.text}"
-                lines += [DescribedLine(text, about), *(DescribedLine(f"  {each}") for each in (truth.mend,) if each)]
+                lines += [DescribedLine(text, about), *(DescribedLine(f"  {each}") for each in (truth.fix,) if each)]
         if lines:
             self.sections.insert(0, ("Not in force as written", lines))
             self.facts["keptBack"] = told
@@ -104,7 +104,7 @@ class Description:
     def shown(self, picture: AnalysisInput) -> DescriptionShown:
         """With the lines of fields, and with what analysis says about the objects concerned."""
         sections = [DescribedSection(title, [line.placed() for line in lines]) for title, lines in self.sections]
-        own = ({"code": "", "mend": "", **attrs.asdict(warning.placed())} for warning in self.warnings)
+        own = ({"code": "", "fix": "", **attrs.asdict(warning.placed())} for warning in self.warnings)
         warnings = [*own, *self._analysed(picture)]
         return DescriptionShown(self.kind, self.name, self.summary, self.facts, sections, warnings)
 
@@ -115,7 +115,7 @@ class Description:
                 yield {
                     "code": message.type.code,
                     "text": message.text,
-                    "mend": message.mend,
+                    "fix": message.fix,
                     "object": about.object,
                     "field": about.field,
                     "place": about.place,

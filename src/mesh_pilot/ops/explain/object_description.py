@@ -36,6 +36,8 @@ SELECTING = (
     "EnvoyFilter",
     "WasmPlugin",
     "TrafficExtension",
+    "LocalRateLimit",
+    "GlobalRateLimit",
 )
 """Kinds that select workloads."""
 
@@ -119,7 +121,7 @@ def _about(view: View, config: Config) -> Any:
 
 
 def _applies_to(view: View, config: Config, proxies: Sequence[ProxyLabels]) -> Iterator[DescribedLine]:
-    # Each kind chooses in a way of its own: workloads by labels, routers by a Gateway's selector, hosts by names.
+    # Each kind chooses in its own way: workloads by labels, routers by a Gateway's selector, hosts by names.
     kind, spec = config.key.kind, config.spec
     if kind in SELECTING:
         is_root = config.namespace == view.root_namespace

@@ -21,7 +21,7 @@ from mesh_pilot.xds.ads.status import TypeDump
 
 @attrs.frozen
 class ProtoTable:
-    """A route table, with the virtual hosts that came as resources of their own."""
+    """A route table, with the virtual hosts that came as separate resources."""
 
     table: RouteConfiguration
     hosts: Sequence[VirtualHost]
@@ -86,6 +86,7 @@ def _listener_facts(resource: Resource) -> ListenerFacts:
         captures=listener.use_original_dst.value,
         binds=listener.bind_to_port.value if listener.HasField("bind_to_port") else True,
         is_http_proxy=HTTP_PROXY.encode() in resource.body,
+        is_udp=socket.protocol == socket.UDP,
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from mesh_pilot.mesh.listeners.gateway_servers import merged_servers, target_ports
+from mesh_pilot.mesh.listeners.gateway_servers import GatewayListener, merged_servers, target_ports
 from mesh_pilot.mesh.listeners.inbound import merged_inbound_ports, workload_instances
 from mesh_pilot.mesh.proxy.keys import ProxyKeys
 from mesh_pilot.mesh.reach.sidecar_scope import egress_listeners
@@ -17,7 +17,14 @@ from mesh_pilot.ops.explain.fields import decider, service_decider
 from mesh_pilot.ops.explain.policy_words import mtls_lines, policy_lines
 from mesh_pilot.world import View
 
-SELECTED = ("RequestAuthentication", "Telemetry", "WasmPlugin", "TrafficExtension")
+SELECTED = (
+    "RequestAuthentication",
+    "Telemetry",
+    "WasmPlugin",
+    "TrafficExtension",
+    "LocalRateLimit",
+    "GlobalRateLimit",
+)
 """Kinds that combine: all that select a workload apply."""
 
 
@@ -80,7 +87,7 @@ def _egress(view: View, keys: ProxyKeys) -> Iterator[DescribedLine]:
             path = f"spec.egress[{egress.index}]" if egress.index >= 0 else ""
             yield DescribedLine(f"{where}{hosts}", decider(view, FieldOfObject(scope.sidecar, path)))
     cluster = unknown_host(view, scope.sidecar)
-    yield DescribedLine(f"hosts that nobody declares: {f'to {cluster}' if cluster else 'refused (REGISTRY_ONLY)'}")
+    yield DescribedLine(f"undeclared hosts: {f'to {cluster}' if cluster else 'refused (REGISTRY_ONLY)'}")
 
 
 def _gateways(view: View, keys: ProxyKeys, found: Description) -> Iterator[DescribedLine]:
@@ -89,11 +96,21 @@ def _gateways(view: View, keys: ProxyKeys, found: Description) -> Iterator[Descr
         for server in listener.servers:
             text = f"{server.bind}:{server.bound} {server.kind.value} for {', '.join(server.server_names)}"
             yield DescribedLine(text, decider(view, FieldOfObject(server.gateway, f"spec.servers[{server.index}]")))
+    found.warnings += _without_policies(view, keys, merged.listeners)
     for skipped in merged.skipped:
         field = FieldOfObject(skipped.server.gateway, f"spec.servers[{skipped.server.index}]")
         found.warnings.append(DescribedLine(f"left out: {skipped.reason}", decider(view, field)))
     if not keys.scope.gateways:
         found.warnings.append(DescribedLine("no Gateway selects it: it has no listeners"))
+
+
+def _without_policies(view: View, keys: ProxyKeys, listeners: Iterable[GatewayListener]) -> Iterator[DescribedLine]:
+    """The policies that a router's UDP listeners do not have: Envoy applies none to datagrams."""
+    workload, ports = keys.workload, [str(each.port) for each in listeners if each.is_udp]
+    for kind in ("AuthorizationPolicy", "LocalRateLimit") if ports else ():
+        for key in selected(view, kind, workload.scope.namespace, workload.labels):
+            text = f"{kind} does not apply to datagrams: UDP port {', '.join(ports)}"
+            yield DescribedLine(text, decider(view, FieldOfObject(key)))
 
 
 def _others(view: View, keys: ProxyKeys) -> Iterator[DescribedLine]:

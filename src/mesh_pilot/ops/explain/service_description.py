@@ -6,13 +6,24 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
+from mesh_pilot.identity.trust.validity import leaf_validity
 from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref, merged_rule
 from mesh_pilot.mesh.policies.peer_authentication import client_mtls
 from mesh_pilot.mesh.routing.origins import FieldOfObject
 from mesh_pilot.mesh.selection.workloads import Labels, selects_services
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.connect import connect_leaf, parse_connect_id
 from mesh_pilot.model.counts import counted
-from mesh_pilot.model.service import MESH_TLS_MODE, SERVICE_LABEL, Endpoint, Health, Port, Protocol, Service
+from mesh_pilot.model.service import (
+    CONNECT_TLS_MODE,
+    MESH_TLS_MODE,
+    SERVICE_LABEL,
+    Endpoint,
+    Health,
+    Port,
+    Protocol,
+    Service,
+)
 from mesh_pilot.ops.explain.attribution import rule_fields
 from mesh_pilot.ops.explain.description import DescribedLine, Description
 from mesh_pilot.ops.explain.fields import decider, service_decider
@@ -32,6 +43,8 @@ WORKLOADS = 5
 """Kinds of workloads, by their labels, whose policies are described."""
 
 SHOWN_ENDPOINTS = 10
+
+_TLS_MODES = {MESH_TLS_MODE: "accepts mTLS", CONNECT_TLS_MODE: "a proxy of Consul's mesh, mTLS of its CA"}
 
 _RESOLUTIONS = {
     "EDS": "endpoints from the control plane",
@@ -110,7 +123,8 @@ def _endpoint_lines(endpoints: Sequence[Endpoint]) -> Iterator[DescribedLine]:
         parts = [f"{endpoint.address}:{endpoint.port} ({endpoint.service_port})", endpoint.health.value.lower()]
         parts += [f"also {address}" for address in endpoint.additional_addresses]
         parts += [text for text in (str(endpoint.locality), labels) if text]
-        parts.append("accepts mTLS" if endpoint.tls_mode == MESH_TLS_MODE else "plaintext")
+        parts += [f"failover target {endpoint.failover_rank}"] if endpoint.failover_rank else []
+        parts.append(_TLS_MODES.get(endpoint.tls_mode, "plaintext"))
         yield DescribedLine(", ".join(parts))
     if len(endpoints) > SHOWN_ENDPOINTS:
         states = Counter(endpoint.health.value.lower() for endpoint in endpoints)
@@ -185,7 +199,7 @@ def _policy_words(config: Config) -> str:
         "connection pool": policy.connection_pool,
         "outlier detection": policy.outlier_detection,
         "TLS": policy.tls,
-        "ports of their own": policy.port_level_settings or None,
+        "separate ports": policy.port_level_settings or None,
     }
     return ", ".join(name for name, value in named.items() if value is not None) or "empty"
 
@@ -199,12 +213,26 @@ def _mtls(view: View, service: Service, workloads: Mapping[Workloads, set[int]])
         if mode is not None:
             use = "mTLS" if mode.value != "DISABLE" else "plaintext"
             yield DescribedLine(f"clients use {use} to port {port.number} where endpoints accept it")
+    if service.connect_id:
+        yield from map(DescribedLine, _connect(view, service.connect_id))
     lines = (
         line
         for (namespace, labels), ports in islice(workloads.items(), WORKLOADS)
         for line in mtls_lines(view, namespace, labels, ports)
     )
     yield from dict.fromkeys(lines)
+
+
+def _connect(view: View, connect_id: str) -> Iterator[str]:
+    """A service's place in Consul's own mesh."""
+    named = parse_connect_id(connect_id)
+    leaf = view.secret("", connect_leaf(named.service)) if named is not None else None
+    yield f"in Consul's mesh it is {connect_id}"
+    if leaf is None:
+        yield "no leaf of Consul's CA: proxies of that mesh can't call its proxies of this one"
+    else:
+        ends = leaf_validity(leaf.certificate_chain).ends
+        yield f"the service's proxies take callers of that mesh, with a leaf of Consul's CA until {ends:%F %T} UTC"
 
 
 def _access(view: View, workloads: Mapping[Workloads, set[int]]) -> Iterator[tuple[str, list[DescribedLine]]]:

@@ -48,11 +48,11 @@ ABSENT: Mapping[str, str] = {
     "push_status": "there is no push context: /debug/rejections has conflicts, mesh-pilot history the latest revisions",
     "inject": "templates and values of injection are files: --injection-template names them",
     "mcsz": "multi-cluster services are among the others: /debug/registryz has their hosts in clusterset.local",
-    "pprof/": "this is no Go program: mesh-pilot admin profile",
-    "pprof/cmdline": "this is no Go program: mesh-pilot version",
-    "pprof/profile": "this is no Go program: mesh-pilot admin profile cpu",
-    "pprof/symbol": "this is no Go program",
-    "pprof/trace": "this is no Go program",
+    "pprof/": "this is not a Go program: mesh-pilot admin profile",
+    "pprof/cmdline": "this is not a Go program: mesh-pilot version",
+    "pprof/profile": "this is not a Go program: mesh-pilot admin profile cpu",
+    "pprof/symbol": "this is not a Go program",
+    "pprof/trace": "this is not a Go program",
 }
 """Pages of istiod that have no meaning here, and the reason."""
 
@@ -369,7 +369,7 @@ PAGES: Mapping[str, Page] = {
     "clusterz": _clusters,
     "mesh": _mesh,
 }
-"""By their names below ``/debug/``."""
+"""Pages by their names below ``/debug/``."""
 
 
 def scopes() -> list[Json]:

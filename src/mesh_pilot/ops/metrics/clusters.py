@@ -31,7 +31,7 @@ def cluster_metrics(state: PlaneState) -> Iterator[Metric]:
         own = supervisor.source.statistics()
         if isinstance(own, OtherClusters):
             timeouts, changes, rejected = {**own.timeouts}, {**own.changes}, own.rejected
-    text = "How often the first picture of a cluster did not come in time"
+    text = "First pictures of a cluster that did not come in time"
     yield several("remote_cluster_sync_timeouts_total", text, "counter", "cluster", timeouts)
     text = "Kubeconfigs of clusters that came, changed or went"
     yield several("remote_cluster_secret_events_total", text, "counter", "event", changes)

@@ -99,12 +99,14 @@ def signed(state: PlaneState) -> Iterator[Metric]:
         yield one("mesh_pilot_ca_signed", "Certificates signed since the start", "counter", count)
 
 
-def vault(state: PlaneState) -> Iterator[Metric]:
-    """The Vault that signs."""
-    own = state.vault.statistics() if state.vault is not None else None
-    yield one("mesh_pilot_vault_signed", "Certificates that Vault signed", "counter", own.signed if own else 0)
+def signer(state: PlaneState) -> Iterator[Metric]:
+    """The CA elsewhere that signs."""
+    own = state.signer.statistics() if state.signer is not None else None
+    yield one(
+        "mesh_pilot_signer_signed", "Certificates that a CA elsewhere signed", "counter", own.signed if own else 0
+    )
     failed = own.failed if own else {}
-    yield several("mesh_pilot_vault_errors", "Requests to Vault that failed, by reason", "counter", "reason", failed)
+    yield several("mesh_pilot_signer_errors", "Requests to that CA that failed, by reason", "counter", "reason", failed)
 
 
 def trust(state: PlaneState) -> Iterator[Metric]:

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from mesh_pilot import __version__
 from mesh_pilot.base.containment import Contained
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
-from mesh_pilot.ops.metrics import clusters, identities, servers, sources, traffic, webhooks, world, xds
+from mesh_pilot.ops.metrics import clusters, identities, push, servers, sources, traffic, webhooks, world, xds
 from mesh_pilot.ops.metrics.samples import one
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
 from mesh_pilot.ops.plane.state import PlaneState
@@ -60,6 +60,7 @@ OF_FIRST: tuple[Group, ...] = (
     servers.http,
     identities.registrations,
     webhooks.webhooks,
+    push.pushes,
 )
 """Groups that the first worker has alone, or all alike."""
 
@@ -72,7 +73,7 @@ SUMMED: tuple[Group, ...] = (
     world.quarantine,
     world.rollout,
     identities.signed,
-    identities.vault,
+    identities.signer,
     sources.mcp,
     identities.callers,
     world.work,
@@ -104,13 +105,22 @@ class Metrics:
 
     def of_all(self, workers: Mapping[int, WorkerMetrics], restarts: Mapping[int, int], total: WorkerTotals) -> bytes:
         """Everything in Prometheus' text format, with the other workers' metrics as they answered."""
+        return generate_latest(_Collected(self.metrics_of_all(workers, restarts, total)))
+
+    def metrics_of_all(
+        self, workers: Mapping[int, WorkerMetrics], restarts: Mapping[int, int], total: WorkerTotals
+    ) -> list[Metric]:
+        """The same before they are written."""
         parts = self._parts
         own = self.of_this_worker()
         parts.missing = 0
         of_first = list(parts.collect_groups(OF_FIRST))
         own = attrs.evolve(own, summed=[*own.summed, parts.missing_metric()])
-        metrics = [*of_first, *total.merged({1: own, **workers}, restarts)]
-        return generate_latest(_Collected(map(_escaped, metrics)))
+        return [_escaped(metric) for metric in (*of_first, *total.merged({1: own, **workers}, restarts))]
+
+    def metrics(self) -> list[Metric]:
+        """Everything, where there is one worker."""
+        return list(self._registry.collect())
 
     def text(self) -> bytes:
         """Everything, in Prometheus' text format."""

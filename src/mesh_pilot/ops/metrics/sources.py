@@ -14,6 +14,7 @@ from prometheus_client.core import Metric
 
 from mesh_pilot.ops.metrics.samples import metric, one, several
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.sources.acme.source import AcmeSource
 from mesh_pilot.sources.base.contract import AwaitingPods, Staleness, Watching
 from mesh_pilot.sources.base.supervisor import SupervisorStatistics
 from mesh_pilot.sources.jwks import KeySource
@@ -27,10 +28,10 @@ _COMPONENT = {"component": "pilot"}
 def sources(state: PlaneState) -> Iterator[Metric]:
     """Each source."""
     missing = set(state.world.unsynced())
-    synced = metric("mesh_pilot_source_synced", "Whether a source's picture is in", "gauge")
+    synced = metric("mesh_pilot_source_synced", "1 if a source's picture is complete", "gauge")
     items = metric("mesh_pilot_source_items", "Objects of a source", "gauge")
     rejected = metric("mesh_pilot_source_rejected", "What a source was given and refuses", "gauge")
-    restarts = metric("mesh_pilot_source_restarts", "How often a source died and was started again", "counter")
+    restarts = metric("mesh_pilot_source_restarts", "Restarts of a source that died", "counter")
     stale = metric("mesh_pilot_source_stale_seconds", "How old a picture is, while its source is silent", "gauge")
     held = metric("mesh_pilot_source_held_objects", "Objects in force that a source has lost at once", "gauge")
     ages, pictures = state.ages(), state.reducer.intake.held()
@@ -48,13 +49,20 @@ def sources(state: PlaneState) -> Iterator[Metric]:
 
 
 def fetches(state: PlaneState) -> Iterator[Metric]:
-    """Requests to servers of others: for key sets and modules, and lists and watches."""
+    """Requests to servers of others: for key sets, certificates and modules, and lists and watches."""
     for supervisor in state.supervisors:
         if isinstance(supervisor.source, KeySource):
             own = supervisor.source.statistics()
             name, text = "pilot_jwks_resolver_network_fetch", "Fetches of key sets"
             yield one(f"{name}_success_total", f"{text} that succeeded", "counter", own.fetched)
             yield one(f"{name}_fail_total", f"{text} that failed", "counter", own.failed)
+        if isinstance(supervisor.source, AcmeSource):
+            acme = supervisor.source.statistics()
+            by_result = {"success": acme.issued, "failure": acme.failed}
+            text = "Orders of certificates, by result"
+            yield several("mesh_pilot_acme_orders", text, "counter", "result", by_result)
+            name, text = "mesh_pilot_acme_certificate_expiry_timestamp", "The end of a credential that is ordered"
+            yield several(name, text, "gauge", "credential", {path: at.timestamp() for path, at in acme.ends.items()})
         if isinstance(supervisor.source, ModuleSource):
             own, (modules, size) = supervisor.source.statistics(), supervisor.source.cached
             by_result = {"success": own.fetched, "failure": own.failed}
@@ -79,7 +87,7 @@ def kept(state: PlaneState) -> Iterator[Metric]:
     yield one("mesh_pilot_state_writes", "Writes into it", "counter", own.writes)
     yield one("mesh_pilot_state_failures", "Writes that failed", "counter", own.failures)
     failing = 0.0 if own.failing_since is None else now - own.failing_since
-    yield one("mesh_pilot_state_failing_seconds", "For how long writing has failed", "gauge", failing)
+    yield one("mesh_pilot_state_failing_seconds", "Seconds for which writing has failed", "gauge", failing)
     age = 0.0 if own.last_write is None else now - own.last_write
     yield one("mesh_pilot_state_write_age_seconds", "Time since the last write", "gauge", age)
     ages = metric("mesh_pilot_state_picture_age_seconds", "Age of the picture that is kept of a source", "gauge")
@@ -103,10 +111,10 @@ def _mcp_metrics(supervised: Iterable[SupervisorStatistics], served: McpServiceS
     failures = Metric("istio_mcp_recv_failures_total", "Streams that ended with an error, by status", "unknown")
     streams = Metric("istio_mcp_reconnections", "Streams opened", "unknown")
     sizes = Metric("istio_mcp_message_sizes_bytes", "Sizes of responses", "histogram")
-    connected = Metric("mesh_pilot_mcp_connected", "Whether a stream is open", "gauge")
+    connected = Metric("mesh_pilot_mcp_connected", "1 if a stream is open", "gauge")
     resources = Metric("mesh_pilot_mcp_resources", "Resources held", "gauge")
     waiting = Metric("mesh_pilot_mcp_silent_collections", "Collections asked for and not answered yet", "gauge")
-    age = Metric("mesh_pilot_mcp_last_response_age_seconds", "How long ago a response came last", "gauge")
+    age = Metric("mesh_pilot_mcp_last_response_age_seconds", "Seconds since the last response", "gauge")
     for own in supervised:
         source = own.source
         if not isinstance(source, (McpSourceStatistics, SinkServerStatistics)):

@@ -30,7 +30,7 @@ class _Worker:
 
     latest: WorkerMetrics
     restarts: int
-    """How often it had been started again by then."""
+    """Restarts of the worker before that answer."""
     is_up: bool = True
 
 
@@ -47,7 +47,7 @@ class WorkerTotals:
 
     def merged(self, found: Mapping[int, WorkerMetrics], restarts: Mapping[int, int]) -> Iterator[Metric]:
         """The metrics of all workers; ``found``: those that have answered, by number."""
-        # A worker that has ended keeps its counters in the sum, so that none goes back; one that is only silent keeps
+        # A worker that ended keeps its counters in the sum, so that none goes back; one that is only silent keeps
         # its last numbers. The two are told apart by the process id and the count of restarts.
         for number, worker in [*self._workers.items()]:
             worker.is_up = False
@@ -70,12 +70,10 @@ class WorkerTotals:
             "gauge",
             {number: self._workers[number].is_up if number in self._workers else False for number in (1, *restarts)},
         )
-        yield _by_worker(
-            "mesh_pilot_worker_restarts", "How often a worker ended and was started again", "unknown", restarts
-        )
+        yield _by_worker("mesh_pilot_worker_restarts", "Restarts of a worker that ended", "unknown", restarts)
 
     def _end(self, latest: WorkerMetrics) -> None:
-        """A worker has ended: its counters stay, its gauges do not."""
+        """A worker ended: its counters stay, its gauges do not."""
         self._past = _combined([*self._past, *_counters(latest.summed)], _add)
         self._past_greatest = _combined([*self._past_greatest, *_counters(latest.greatest)], max)
 

@@ -42,7 +42,7 @@ def proxies(state: PlaneState) -> Iterator[Metric]:
     server = state.xds.statistics()
     xds = server.xds
     yield bounded("pilot_xds", "Proxies connected, by their version", "gauge", "version", xds.connected_by_version)
-    agents = "Agents connected beside their proxies, by their version"
+    agents = "Agents connected next to their proxies, by their version"
     yield bounded("mesh_pilot_agents", agents, "gauge", "version", xds.agents_by_version)
     found = of_proxies(state.xds.status)
     sync = {word: found[each] for each, word in _SYNC.items()}

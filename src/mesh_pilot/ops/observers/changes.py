@@ -69,7 +69,7 @@ class ChangeStatistics:
     debounce_seconds: HistogramState
     """From the first event of a revision until it was published."""
     apply_seconds: HistogramState
-    """How long it took to apply the events of a revision."""
+    """The time to apply the events of a revision."""
     updates: Mapping[str, int]
     """Events that took effect, by Istio's words: ``config``, ``svc``, ``svcdelete``, ``eds``."""
     accepted: Mapping[tuple[str, str, str], int]
@@ -218,7 +218,7 @@ class Changes:
                 is_in_force &= not rejected.key[-1].startswith(CONFIG_MAP)  # the Gateway API uses no earlier version
             else:
                 is_in_force = rejected.origin.location in in_force_at[rejected.source]
-            event = "config refused; its last good version stays in force" if is_in_force else "config refused"
+            event = "config refused; its last good version is kept" if is_in_force else "config refused"
             for line in islice(rejected_lines(rejected), PROBLEMS_LOGGED):
                 log.warning(event, source=rejected.source, **line)
             if len(rejected.problems) > PROBLEMS_LOGGED:
@@ -260,6 +260,7 @@ _TRIGGERS = {
     "secret": "secret",
     "keys": "secret",
     "addresses": "endpoint",
+    "challenges": "secret",
     "module": "module",
     "extension": "module",
     "health": "endpoint",

@@ -46,7 +46,7 @@ from mesh_pilot.xds.config_api.server import McpService
 
 if TYPE_CHECKING:
     from mesh_pilot.explain.truth.facts import PlaneFacts
-    from mesh_pilot.identity.signers.vault.signer import VaultSigner
+    from mesh_pilot.identity.signers.remote import RemoteSigner
     from mesh_pilot.kubernetes.status.writer import StatusWriter
     from mesh_pilot.kubernetes.webhooks.counts import WebhookState
     from mesh_pilot.ops.tracing.otlp import TraceExporter
@@ -64,7 +64,7 @@ class CallersState:
     certificates: CertificateService
     issuer: Issuer
     authority: Authority | None
-    """The built-in CA; None if a Vault signs."""
+    """The built-in CA; None if one elsewhere signs."""
     validity: ValidityWatch
     """Knows which certificates of the plane are not valid by the clock of now."""
     periods: SignedPeriods
@@ -100,8 +100,8 @@ class PlaneState:
     quarantine: QuarantineController | None = None
     """Quarantine; None if it is off."""
     _supervisors: Sequence[Supervisor] = ()
-    vault: VaultSigner | None = None
-    """The Vault that signs certificates; None if a CA of our own does."""
+    signer: RemoteSigner | None = None
+    """The CA elsewhere that signs certificates; None if mesh-pilot's CA does."""
     recorder: Recorder | None = None
     """The task that keeps the state; None if none is kept."""
     rpc_servers: list[Server] = attrs.field(factory=list)
@@ -109,7 +109,7 @@ class PlaneState:
     http_servers: list[HttpServer] = attrs.field(factory=list)
     """The servers of the web and metrics ports."""
     max_age_of: Callable[[str], float] = lambda _: math.inf
-    """By source, the age in seconds beyond which its picture is too old to be ready with."""
+    """The age of a source's picture, in seconds, beyond which the plane is not ready."""
     started: float = attrs.field(factory=time.time)
     """When the process began, in seconds since the epoch."""
     boot: str = attrs.field(factory=lambda: secrets.token_hex(4))
@@ -198,7 +198,7 @@ class PlaneState:
         for supervisor in self.supervisors:
             if supervisor.source.name in missing:
                 own = supervisor.statistics()
-                reasons[own.name] = own.waiting_for or "its first objects are being taken in"
+                reasons[own.name] = own.waiting_for or "the first objects are being taken in"
         named = {name: reason for name, reason in reasons.items() if reason != THE_OTHERS}
         return named or reasons
 
@@ -211,7 +211,7 @@ class PlaneState:
         return ""
 
     def ages(self) -> dict[str, float]:
-        """For how long, in seconds, sources have not stood by what is in force of them; those that do are left out."""
+        """The seconds for which sources have not stood by what is in force of them; those that do are left out."""
         return self._ages(of_documents=True)
 
     def _ages(self, *, of_documents: bool) -> dict[str, float]:
@@ -231,7 +231,7 @@ class PlaneState:
         A server that does not answer for one document, such as an issuer's keys, does not make other pictures old.
         """
         return {
-            source: f"its picture is {_ago(age)} old, and may be {_ago(self.max_age_of(source))} old at most"
+            source: f"the picture is {_ago(age)} old, and may be {_ago(self.max_age_of(source))} old at most"
             for source, age in self._ages(of_documents=False).items()
             if age > self.max_age_of(source)
         }
@@ -249,9 +249,9 @@ class PlaneState:
         return gather(self.world, self.quarantine, progress, held, stale, self.catalog.as_written)
 
     def stale(self) -> dict[str, str]:
-        """Sources whose feed does not answer, and a Vault that does not sign, with the reason.
+        """Sources whose feed does not answer, and a CA elsewhere that does not sign, with the reason.
 
-        What they gave last, perhaps in an earlier run, stays in force. Readiness is unaffected.
+        What they gave last, perhaps in an earlier run, is kept. Readiness is unaffected.
         """
         now = datetime.now(UTC)
         found: dict[str, str] = {}
@@ -266,8 +266,8 @@ class PlaneState:
                 found.setdefault(silent, f"silent for {own.stale_seconds:.0f} s: {own.trouble}")
             elif isinstance(own, Sighted) and own.blindness:
                 found.setdefault(supervisor.source.name, own.blindness)
-        if self.vault is not None and (trouble := self.vault.statistics().trouble):
-            found["vault"] = trouble
+        if self.signer is not None and (trouble := self.signer.statistics().trouble):
+            found["signer"] = trouble
         if self.others is not None:
             for number, reason in self.others.missing().items():
                 found[f"worker {number}"] = f"{reason}; the others serve its proxies"

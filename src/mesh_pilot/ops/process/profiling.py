@@ -107,7 +107,7 @@ def _stack(frame: FrameType | None, labels: dict[CodeType, str]) -> str:
 def memory_profile(seconds: float, stop: threading.Event) -> MemoryProfile:
     """The memory that was taken within some seconds, or until `stop`, and not given back, by line of code.
 
-    Allocations are traced meanwhile, which makes them slower. Runs in a separate thread.
+    Allocations are traced during this time, which makes them slower. Runs in a separate thread.
     """
     before = resident_bytes()
     tracemalloc.start()

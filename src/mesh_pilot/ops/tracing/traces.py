@@ -19,13 +19,13 @@ from mesh_pilot.ops.web.responses import printable
 from mesh_pilot.world.reducer import Published
 
 FIRST_PUSHES = 20
-"""Spans of a revision for the first responses,"""
+"""Spans of a revision for the first responses."""
 
 SLOWEST_PUSHES = 5
-"""for the slowest of the others,"""
+"""Spans of a revision for the slowest of the other responses."""
 
 REFUSED_PUSHES = 10
-"""and for refusals."""
+"""Spans of a revision for refusals."""
 
 MAX_OPEN = 100
 """Revisions whose traces are not finished; an older one is finished as it is. As many finished ones wait to be sent."""
@@ -136,7 +136,7 @@ class RevisionTraces:
         self._under_way: dict[tuple[int, str], _PushUnderWay] = {}
         self._finished: deque[_RevisionTrace] = deque()
         self.lost = 0
-        """Spans of traces that nobody took in time."""
+        """Spans of traces that were not taken in time."""
 
     def __repr__(self) -> str:
         return f"<RevisionTraces {len(self._open)} open, {len(self._under_way)} pushes under way>"
@@ -192,10 +192,10 @@ class RevisionTraces:
             self._take(_AnsweredPush(push, at, answer, (error or "")[:TEXT_SHOWN]))
 
     def left(self, client: int, at: float) -> None:
-        """A stream has ended."""
+        """A stream ended."""
         for type_url in RESOURCE_TYPES if self._under_way else ():
             if (push := self._under_way.pop((client, type_url), None)) is not None:
-                self._take(_AnsweredPush(push, at, "none", "the stream has ended"))
+                self._take(_AnsweredPush(push, at, "none", "the stream ended"))
 
     def _take(self, found: _AnsweredPush) -> None:
         trace = self._open.get(found.push.revision)
@@ -267,5 +267,5 @@ class RevisionTraces:
 
 
 def shown_text(text: str) -> str:
-    """A text of others, cut and printable."""
+    """A string from outside, cut and printable."""
     return printable(text[:TEXT_SHOWN])

@@ -109,11 +109,25 @@ def ready_lines(state: PlaneState) -> Iterator[str]:
         yield f"ca: {line}"
 
 
+def _elsewhere(state: PlaneState) -> Json:
+    """A CA elsewhere that signs."""
+    if state.signer is None:
+        return {"place": "nowhere"}
+    own = state.signer.statistics()
+    roots = [x509.load_pem_x509_certificate(root) for root in state.trust.own().roots]
+    return {
+        "place": state.signer.ca.place,
+        "signed": own.signed,
+        "roots": [_shown(root) | {"pem": pem(root).decode()} for root in roots],
+        "warnings": [own.trouble] if own.trouble else [],
+    }
+
+
 def page(state: PlaneState) -> Json:
     """``/debug/ca``: no keys."""
     authority = state.callers.authority
     if authority is None:
-        return {"place": "a Vault, see docs/vault.md"}
+        return _elsewhere(state)
     own, found, material = authority.statistics(), rollout(state), authority.material
     return {
         "place": authority.place,

@@ -13,6 +13,7 @@ from mesh_pilot.explain.plan.past_world import resource_lines
 from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
+    Challenges,
     Endpoints,
     ExtensionInForce,
     HostOwners,
@@ -132,6 +133,8 @@ def _item_json(item: Item) -> Json:
         case RolloutState():
             objects = [name_of(each.key) for each in item.changes]
             return {"share": item.share, "canary": len(item.canary), "objects": objects, "taken_back": item.reason}
+        case Challenges():
+            return {"hosts": [each.host for each in item.answers], "paths": [each.path for each in item.answers]}
         case HostOwners():
             return {"host": item.host, "gateway": item.gateway, "namespaces": [each.namespace for each in item.order]}
 

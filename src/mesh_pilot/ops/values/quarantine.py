@@ -105,7 +105,7 @@ def quarantined_objects(state: PlaneState) -> list[QuarantinedObject]:
 
 
 def trials(state: PlaneState) -> Iterator[QuarantineTrial]:
-    """The trial of each proxy that has one, with all that is withheld from it meanwhile."""
+    """The trial of each proxy that has one, with all that is withheld from it during the trial."""
     for trial in state.facts().trials:
         last = trial.withheld[-1].refusal
         objects = [name_of(withheld.key) for withheld in trial.withheld]

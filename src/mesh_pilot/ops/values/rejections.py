@@ -22,6 +22,9 @@ from mesh_pilot.ops.values.sources import source_conditions
 
 log = structlog.get_logger(scope="ops")
 
+Seen = Callable[[dict[str, Any]], dict[str, Any] | None]
+"""Gives what a caller may view of an entry; None: nothing."""
+
 ENTRIES = 1000
 """Entries of each list, unless ``?limit=N`` asks for another number."""
 
@@ -34,14 +37,14 @@ class Rejections:
         self._limiter = LogLimiter()
 
     def listed(self, limit: int) -> Json:
-        """By list; ``more`` has the number of entries omitted from each."""
+        """The entries by list; ``more`` has the number of entries omitted from each."""
         return _joined({name: self._taken(name, entries, limit) for name, entries in self._lists().items()})
 
-    async def listed_in_turns(self, limit: int) -> Json:
-        """The same; proxies are served between two lists."""
+    async def listed_in_turns(self, limit: int, seen_of: Seen | None = None) -> Json:
+        """The same, with what ``seen_of`` gives of each entry; proxies are served between two lists."""
         taken: dict[str, tuple[list[Json], int]] = {}
         for name, entries in self._lists().items():
-            taken[name] = self._taken(name, entries, limit)
+            taken[name] = self._taken(name, entries, limit, seen_of)
             await trio.lowlevel.checkpoint()
         return _joined(taken)
 
@@ -67,9 +70,19 @@ class Rejections:
             "zones": lambda: at_proxies(found.zones()),
         }
 
-    def _taken(self, name: str, entries: Callable[[], Iterable[object]], limit: int) -> tuple[list[Json], int]:
+    def _taken(
+        self,
+        name: str,
+        entries: Callable[[], Iterable[object]],
+        limit: int,
+        seen_of: Seen | None = None,
+    ) -> tuple[list[Json], int]:
         """The first entries of a list, and the number of the others. A list that cannot be made has its error."""
         with Contained(log, "cannot list rejections", list=name, is_logged=lambda: self._is_news(name)) as failed:
+            if seen_of is not None:
+                shown: list[Any] = [as_json(each) for each in entries()]
+                seen: list[Json] = [entry for each in shown if (entry := seen_of(each)) is not None]
+                return seen[:limit], len(seen[limit:])
             left = iter(entries())
             return [as_json(each) for each in islice(left, limit)], sum(1 for _ in left)
         return [{"error": f"cannot be listed: {type(failed.error).__name__}: {failed.error}"}], 0

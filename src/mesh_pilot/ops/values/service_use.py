@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
+from mesh_pilot.mesh.names.resources import outbound, outbound_datagrams
 from mesh_pilot.mesh.policies.peer_authentication import client_mtls
 from mesh_pilot.model.resource import CLUSTER, Resource
 from mesh_pilot.model.service import Service
@@ -50,7 +51,8 @@ class ServiceUses:
 
     def clients(self, service: Service) -> Iterator[str]:
         """The names of the connected proxies that have a cluster for it."""
-        names = [f"outbound|{port.number}||{service.host}" for port in service.ports]
+        names = [outbound(service.host, port.number) for port in service.ports]
+        names += (outbound_datagrams(service.host, port.number) for port in service.ports)
         for held, proxies in self._held.values():
             if any(name in held for name in names):
                 yield from proxies

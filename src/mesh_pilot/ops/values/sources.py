@@ -95,7 +95,7 @@ def source_conditions(state: PlaneState) -> Iterator[SourceCondition]:
             since=_to_second(confirmed_at),
             seconds=round((now - confirmed_at).total_seconds()),
             reason=state.waiting_for(source) or "it has not given its first full picture in this run",
-            effect="its picture of then stays in force until it has given a full one",
+            effect="the last picture is kept until the source gives a full one",
         )
     for supervisor in state.supervisors:
         own = supervisor.source.statistics()
@@ -119,7 +119,7 @@ def source_conditions(state: PlaneState) -> Iterator[SourceCondition]:
             objects=held.objects,
             names=held.names()[:NAMED],
             security=held.security,
-            effect="they stay in force until the source has them again",
+            effect="they are kept until the source has them again",
             to_let_them_go=accept_command(source),
         )
 
@@ -132,5 +132,5 @@ def ready_lines(state: PlaneState, *, verbose: bool) -> Iterator[str]:
     """A line for each held picture; `verbose`: with names, and what to do. Stale ones: see `PlaneState.stale`."""
     for source, held in sorted(state.reducer.intake.held().items()):
         security = f", among them {', '.join(held.security)}" if held.security else ""
-        line = f"{source}: held: {held.reason}, and {held.objects} stay in force{security}"
+        line = f"{source}: held: {held.reason}, and {held.objects} are kept{security}"
         yield f"{line}: {held.first_names}; to let them go: {accept_command(source)}" if verbose else line

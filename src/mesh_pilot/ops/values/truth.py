@@ -30,7 +30,7 @@ class ObjectTruth:
     state: TruthState
     why: str
     """Empty if it is in force, or nothing has it."""
-    mend: str
+    fix: str
     """The way to end the state, for people; empty if nothing needs to be done."""
     since: datetime | None = attrs.field(default=None, metadata=IF_GIVEN)
     """When it began, where that is known."""
@@ -67,12 +67,12 @@ _FOUND = frozenset(
     )
 )
 
-IN_FORCE = ObjectTruth(state=TruthState.IN_FORCE, why="", mend="", proxies=(), proxies_in_all=0, applies_to=0)
+IN_FORCE = ObjectTruth(state=TruthState.IN_FORCE, why="", fix="", proxies=(), proxies_in_all=0, applies_to=0)
 
 
 @attrs.frozen
 class PlaneTruth:
-    """The truth about all objects at one moment; immutable, so that threads may read it."""
+    """The truth about all objects at one time; immutable, so that threads may read it."""
 
     known: Mapping[Key, ObjectTruth]
 
@@ -88,7 +88,7 @@ class PlaneTruth:
         """Objects for which a finding says why not all proxies have them as they are written, and what ends that. What
         validation refuses, and what a source has lost or does not answer for, is said elsewhere."""
         return {
-            ConfigKey(*key[1:]): (own.text, own.mend)
+            ConfigKey(*key[1:]): (own.text, own.fix)
             for key, own in self.known.items()
             if key[0] == "config" and own.state in _FOUND and (own.state is not TruthState.REFUSED or own.proxies)
         }
@@ -99,7 +99,7 @@ def not_followed(facts: PlaneFacts) -> dict[str, tuple[str, str]]:
     sources = facts.world.sources()
     found = {name: (why, MENDS[TruthState.STALE]) for name, why in facts.stale.items() if name in sources}
     for name, held in facts.held.items():
-        why = f"{counted(held.objects, 'object')} stay in force that it has lost: {held.first_names}: {held.reason}"
+        why = f"{counted(held.objects, 'object')} are kept that it has lost: {held.first_names}: {held.reason}"
         found[name] = (why, accept_command(name))
     return found
 
@@ -110,7 +110,7 @@ def shown(truth: Truth, names: Sequence[str], count: int, applies_to: int) -> Ob
     return ObjectTruth(
         state=truth.state,
         why=truth.why,
-        mend=truth.mend,
+        fix=truth.fix,
         since=truth.since,
         proxies=names,
         proxies_in_all=count,

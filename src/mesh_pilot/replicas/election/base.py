@@ -10,7 +10,7 @@ from typing import Protocol
 import attrs
 
 Clock = Callable[[], float]
-"""Seconds of a clock that goes on while the process, or the machine, is suspended."""
+"""Seconds of a clock that continues while the process, or the machine, is suspended."""
 
 
 def boot_clock() -> float:
@@ -23,7 +23,7 @@ class TermEnded(Exception):
 
 
 class LockError(Exception):
-    """A lock that could not be reached, or an answer that is none: nothing is known. The reason in one line."""
+    """A lock that could not be reached, or an answer that can't be read: nothing is known. The reason in one line."""
 
 
 class LockLost(Exception):
@@ -67,7 +67,7 @@ class Holding:
 class Lock(Protocol):
     """A lock that one replica at a time can hold. It ends on its own after ``ttl_seconds`` without a renewal.
 
-    Each request ends by itself, within a fraction of the TTL. Requests raise LockError.
+    Each request ends on its own, within a fraction of the TTL. Requests raise LockError.
     """
 
     kind: str
@@ -76,13 +76,13 @@ class Lock(Protocol):
     """The thing that is locked, and where, for people."""
     ttl_seconds: float
     poll_seconds: float
-    """The wait between attempts to acquire it while it is not to be had."""
+    """The wait between attempts to acquire it while it is not available."""
 
     async def attend(self) -> None:
         """Exchange anything else that replicas tell each other, until cancelled."""
 
     async def acquire(self) -> Holding | Leader | None:
-        """Take the lock; else the replica that has it; None if nobody has it but it cannot be had yet."""
+        """Take the lock; else the replica that has it; None if no replica has it but it is not available yet."""
 
     async def renew(self, holding: Holding) -> None:
         """Prolong it. Raises LockLost, too."""
@@ -91,7 +91,7 @@ class Lock(Protocol):
         """Ask whether it is still held. Raises LockLost, too."""
 
     async def release(self, holding: Holding | None) -> None:
-        """Let go of it, and of what attempts have left behind, so that another replica need not wait."""
+        """Release the lock, and what attempts have left behind, so that another replica need not wait."""
 
     async def wait_free(self) -> None:
         """Wait until it is worth trying again."""
@@ -107,10 +107,10 @@ class Lock(Protocol):
 
 
 class Term:
-    """A term of leadership, as a task of the leader sees it. State: whether it has ended."""
+    """A term of leadership, as a task of the leader sees it. State: whether it ended."""
 
     def __init__(self, number: int, ended: Callable[[], str], lock: Lock | None = None, holding: Holding | None = None):
-        """``ended``: the reason why it is over, found out anew; empty while it is not."""
+        """``ended``: the reason why it is over, found out again; empty while it is not."""
         self.number = number
         self._ended = ended
         self._lock = lock
@@ -178,7 +178,7 @@ class ElectionStatistics:
     replicas: tuple[Replica, ...]
     """The replicas that are there, this one too; empty if the kind of election does not know."""
     changes: int
-    """The number of times that another leader, or the same one anew, was seen."""
+    """The number of times that another leader, or the same one again, was seen."""
     tasks: tuple[str, ...]
     """Names of what the leader does."""
     trouble: str
@@ -195,15 +195,15 @@ class Election(Protocol):
     def while_leading(self, name: str, work: Work) -> None:
         """Have something done while this replica leads; to be called before ``run``.
 
-        The work is started in each term, and cancelled the moment the term ends. It is done for the term if it returns;
+        The work is started in each term, and cancelled as soon as the term ends. It is done for the term if it returns;
         started again, after a while, if it raises.
         """
 
     async def run(self) -> None:
-        """Take part until cancelled, or resigned. Cancelled, it stops all tasks and then lets go of the lock."""
+        """Take part until cancelled, or resigned. Cancelled, it stops all tasks and then releases the lock."""
 
     def resign(self) -> None:
-        """Stop all tasks, let go of the lock, and take part no more; another replica takes over at once."""
+        """Stop all tasks, release the lock, and take part no more; another replica takes over at once."""
 
     def statistics(self) -> ElectionStatistics: ...
 

@@ -56,12 +56,12 @@ class LeaderTask:
     work: Work
 
     async def run(self, term: Term) -> None:
-        """Do it, again if it fails, until it is done or the term has ended."""
+        """Do it, again if it fails, until it is done or the term ended."""
 
         def failed(error: Exception) -> bool:
             if isinstance(error, TermEnded) or term.ended:  # it may be within a group
                 return False
-            log.error("duty failed; it is started again", duty=self.name, term=term.number, exc_info=error)
+            log.error("duty failed; restarting it", duty=self.name, term=term.number, exc_info=error)
             return True
 
         await restarted(partial(self.work, term), failed)
@@ -180,7 +180,7 @@ class LockElection:
 
         def failed(error: Exception) -> bool:
             self._lease.end()
-            log.error("internal error in leader election; it begins anew", exc_info=error)
+            log.error("internal error in leader election; restarting it", exc_info=error)
             return True
 
         await restarted(work, failed)
@@ -304,7 +304,7 @@ class LockElection:
             try:
                 await self._lock.release(holding)
             except LockError as error:
-                log.info("the lock was not released; it ends by itself", lock=self._lock.place, reason=str(error))
+                log.info("the lock was not released; it ends on its own", lock=self._lock.place, reason=str(error))
 
     def _follow(self, leader: Leader | None) -> None:
         """Another replica leads, or none."""

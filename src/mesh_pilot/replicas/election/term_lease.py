@@ -1,4 +1,4 @@
-"""How long a term of leadership surely lasts: a pure state machine, with the times of our own clock.
+"""The time that a term of leadership surely lasts: a pure state machine, with the times of this replica's clock.
 
 A lock that was granted or renewed lasts for its TTL at the server, counted from when the server did it. That was not
 before we sent the request, so the time of sending plus the TTL is a bound that needs no clock but ours. A margin covers

@@ -1,4 +1,4 @@
-"""Admission: a workload is registered with a proven identity, that of the group, at an address of its own."""
+"""Admission: a workload is registered with a proven identity, that of the group, at its own address."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def admitted(
         raise _refused(f"{who} is for service account {account}, and not for {identity}")
     address, network = proxy.ip_addresses[0], proxy.text("NETWORK")
     if network and not _NETWORK.fullmatch(network):
-        raise _refused(f"{who}: NETWORK {network[:60]!r} is no name of a network")
+        raise _refused(f"{who}: NETWORK {network[:60]!r} is not a name of a network")
     _check_address(who, proxy, peer, rules)
     labels = {key: value for key, value in proxy.labels.items() if key != LOCALITY_LABEL}
     said = Locality.of_labels(proxy.labels)

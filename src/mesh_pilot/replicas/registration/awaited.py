@@ -1,6 +1,6 @@
 """Workloads that get no requests before their first report of health, and whose agents may never send one.
 
-Our agent runs the probe of a WorkloadGroup, Istio's agent only the ``readinessProbe`` of its own ProxyConfig. Without
+Our agent runs the probe of a WorkloadGroup, Istio's agent only the ``readinessProbe`` of its ProxyConfig. Without
 that probe Istio's agent never reports, and all requests to the workload fail.
 """
 

@@ -13,7 +13,7 @@ turn up, so that no clocks are compared: a replica whose stream of the workload 
 connection died in silence, does not take it back from a later one. The controller notes that the workload has left, and
 deletes the record after the grace period. The leader does so for a controller that is gone, after a longer one, in
 which the workload may come to another replica. Time is counted by the clock of the replica that waits. Every write is
-conditional on what was read, so a workload that comes back meanwhile wins.
+conditional on what was read, so a workload that comes back first wins.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Change:
     record: Record | None
     """None: deleted."""
     index: int
-    """Of the version that it follows; 0: there is none."""
+    """The index of the version that it follows; 0: there is no version."""
 
 
 @attrs.frozen
@@ -58,7 +58,7 @@ class Replicas:
     leads: bool = False
     """True if this one cleans up for replicas that are gone."""
     present: frozenset[str] | None = None
-    """The replicas that are there; None: nobody knows."""
+    """The replicas that are there; None: unknown."""
 
     def is_gone(self, replica: str) -> bool:
         return self.present is not None and replica not in self.present
@@ -101,7 +101,7 @@ class Membership:
         self._key_of: dict[Hashable, ConfigKey] = {}
         self._reports: dict[ConfigKey, _Report] = {}
         self._waiting: dict[ConfigKey, tuple[int, bool, float]] = {}
-        """By key, the turn of a record without a stream, whether it is connected by what it says, and since when."""
+        """Records without a stream, by key: the record's turn, whether it says that it is connected, and since when."""
         self._deleted: dict[ConfigKey, int] = {}
         """The indexes of versions that we have deleted, until the store's pictures are without them."""
         self._dirty: dict[ConfigKey, None] = {}
@@ -145,7 +145,7 @@ class Membership:
         self._touch(key)
 
     def forget_report(self, key: ConfigKey) -> None:
-        """Nobody stands by a report any more; what was reported last stays in the record."""
+        """No stream stands by a report any more; what was reported last stays in the record."""
         self._reports.pop(key, None)
 
     def replace(self, kept: Mapping[ConfigKey, Kept], index: int | None = None) -> None:

@@ -33,7 +33,7 @@ class RegisteredWorkload:
     """A workload as its stream claims it, after it was admitted."""
 
     key: ConfigKey
-    """Its WorkloadEntry."""
+    """The workload's WorkloadEntry."""
     group: str = ""
     """The WorkloadGroup; empty for an entry that somebody has written, of which only the health is ours."""
     identity: str = ""
@@ -142,7 +142,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes) -> Record:
-    """Raises ValueError for anything that is no record."""
+    """Raises ValueError for anything that is not a record."""
     try:
         record = _decoder.decode(data)
         found = json.loads(data)
@@ -153,9 +153,9 @@ def decode(data: bytes) -> Record:
     if record.key.kind != "WorkloadEntry":
         raise ValueError("it is of no WorkloadEntry")
     if record.workload.group and not is_ip(record.workload.address):
-        raise ValueError("its address is none")
+        raise ValueError("invalid address")
     if not 0.0 <= record.created < MAX_TIME:
-        raise ValueError("its time is out of range")
+        raise ValueError("the time is out of range")
     return record
 
 

@@ -213,7 +213,7 @@ class Registrar:
         self._items: dict[ConfigKey, dict[tuple[str, ...], Item]] = {}
         """The objects sent, by workload."""
         self._keys: dict[Hashable, dict[ConfigKey, None]] = {}
-        """By stream, the workloads that it reports of."""
+        """Workloads by the stream that reports of them."""
         self._reporters: dict[ConfigKey, dict[Hashable, None]] = {}
         self._term: Term | None = None
         self._news = trio.Event()

@@ -19,9 +19,9 @@ class RegistrationSettings:
         "--auto-register-grace",
         kind=FlagKind.DURATION,
         default=10.0,
-        help="How long the entry of a proxy that registered itself stays after it has disconnected.",
+        help="Time that the entry of a proxy that registered itself stays after it has disconnected.",
         doc="The time for which the WorkloadEntry of a proxy that [registered itself](auto-registration.md) stays"
-        " after its last stream has ended.",
+        " after its last stream ended.",
     )
     any_address: bool = _flag(
         "--auto-register-any-address",

@@ -25,7 +25,7 @@ class RecordStore(Protocol):
         """Tell what there is, and each change, until cancelled."""
 
     async def write(self, change: Change) -> int | None:
-        """Carry a change out; the new index, None if another write was first. Raises LockError if nobody knows."""
+        """Carry a change out; the new index, None if another write was first. Raises LockError if that is unknown."""
 
 
 class MemoryStore:

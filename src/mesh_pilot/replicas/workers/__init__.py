@@ -2,7 +2,7 @@
 
 The first worker reads the sources, decides which events take effect, and serves proxies as any other. It passes those
 events on: to the *fork server*, a process that holds a World and nothing else, and to each worker that was forked from
-it. A new worker so begins with the World of that moment, in memory that it shares with the fork server.
+it. A new worker so begins with the World of that time, in memory that it shares with the fork server.
 
 - ``frames``: the messages between the processes, as bytes.
 - ``link``: one end of a socket between two of them.

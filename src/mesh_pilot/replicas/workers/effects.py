@@ -76,7 +76,7 @@ class EffectsOfAll:
                 proxies.pop(entry.proxy.id, None)
 
     def ended(self, worker: int) -> None:
-        """A worker has ended: none of its proxies is waited for."""
+        """A worker ended: effects no longer wait for its proxies."""
         self._proxies.pop(worker, None)
         outcomes = self._outcomes.get(worker, {})
         self._add(

@@ -1,6 +1,6 @@
 """The fork server: a process that follows the World and does nothing else, so that workers can be forked from it.
 
-It has one thread and no event loop, so a fork copies nothing that runs. A worker begins with the World of that moment,
+It has one thread and no event loop, so a fork copies nothing that runs. A worker begins with the World of that time,
 in memory that it shares with the fork server until either writes to it.
 """
 

@@ -1,6 +1,6 @@
 """The messages between the processes of a control plane, and their frames: a length, then a pickle.
 
-Pickle, because both ends are the same code on a socket pair that nobody else can open: it takes every item as it is,
+Pickle, because both ends are the same code on a socket pair that no other can open: it takes every item as it is,
 with its origin, and shares what items share. Messages of the Istio API and mapping proxies have reducers here: the
 messages' own would encode them as protobuf and parse that again, which takes ten times as long.
 """
@@ -63,7 +63,7 @@ class Fork:
 
     number: int
     secure: int
-    """How many of the listeners, the last ones, are of the TLS port."""
+    """The number of listeners, the last ones, that are of the TLS port."""
 
 
 @attrs.frozen
@@ -78,7 +78,7 @@ class Roots:
     """To a worker: the foreign roots, and the mesh's own trust domains."""
 
     bundles: Mapping[tuple[str, str], Bundle]
-    """By source and trust domain, see ``TrustStore.entries``."""
+    """Bundles by source and trust domain, see ``TrustStore.entries``."""
     domains: TrustDomains
 
 

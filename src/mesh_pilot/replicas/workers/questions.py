@@ -35,6 +35,8 @@ class PageQuestion:
     """With its query."""
     method: str = "GET"
     body: bytes = b""
+    visitor: object = None
+    """The one who asks, as the web port knows them: what they may not see is left out by the worker."""
 
 
 @attrs.frozen

@@ -7,13 +7,13 @@ import attrs
 
 @attrs.frozen
 class WorkerSettings:
-    """How many processes share the gRPC ports, and how the others are started."""
+    """The number of processes that share the gRPC ports, and the start of the others."""
 
     count: int = 1
     """The first one included."""
     command: tuple[str, ...] = ()
     """The command line of the fork server; the number of its socket's descriptor is appended."""
     stuck_seconds: float = 30.0
-    """A worker that has not answered for so long is ended, and another one started in its place."""
+    """A worker that has not answered for this time is ended, and another one started in its place."""
     buffered_bytes: int = 64 << 20
     """So much may wait for a worker that does not read; then it is replaced as well."""

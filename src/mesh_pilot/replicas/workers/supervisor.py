@@ -6,9 +6,9 @@ and the order to fork along the same socket, so a worker begins with exactly the
 there is no handshake that could be lost. Independent control planes at one port would need none of this, but each would
 read every source, and two could differ in what they hold back.
 
-Nobody waits for a worker: what it does not read piles up to a limit, what it does not answer in time has no answer, and
-either way it is killed and replaced. A worker that has served for a while restarts at once, one that has not after a
-growing pause. Decision 017 has the measurements.
+No process waits for a worker: what it does not read piles up to a limit, what it does not answer in time has no
+answer, and either way it is killed and replaced. A worker that has served for a while restarts at once, one that has
+not after a growing pause. Decision 017 has the measurements.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from mesh_pilot.world.reducer import Published
 log = structlog.get_logger(scope="bootstrap")
 
 START_SECONDS = 60.0
-"""The first worker waits so long for the others before it serves without them."""
+"""The time that the first worker waits for the others before it serves without them."""
 
 ANSWER_SECONDS = 1.0
 """The time that a worker has to answer, for a page."""
@@ -61,10 +61,10 @@ END_SECONDS = 1.0
 """The time that the fork server has to end, once there are no workers."""
 
 PROVEN_SECONDS = 60.0
-"""A worker that has served for so long is started again at once when it ends."""
+"""A worker that has served for this time is restarted at once when it ends."""
 
 TOLD_SECONDS = 2.0
-"""The time for a signal that has ended another worker to come to the first one as well, which may be busy."""
+"""The time for a signal that ended another worker to come to the first one as well, which may be busy."""
 
 LOADED_AT_ONCE = 500
 """Items in a frame, while the fork server is given the World."""
@@ -203,7 +203,7 @@ class WorkerSupervisor:
             link.put_frame(frame)
 
     async def begin(self) -> None:
-        """Start the workers with the World as it is now, and wait until they serve, though not for ever."""
+        """Start the workers with the World as it is now, and wait until they serve, though not forever."""
         self._begun.set()
         if self._fork_server is not None:
             self._load(self._fork_server)
@@ -277,7 +277,7 @@ class WorkerSupervisor:
                 backoff.reset()
             seconds = backoff.next_seconds()
             log.error(
-                "the fork server has ended; workers serve on, and none can be started until there is another",
+                "the fork server exited; workers keep serving, and none can be started until there is another",
                 reason=reason,
                 again_in_seconds=round(seconds, 1),
             )
@@ -327,7 +327,7 @@ class WorkerSupervisor:
             seconds = 0.0 if not backoff.tries else backoff.next_seconds()
             backoff.tries = max(1, backoff.tries)
             log.warning(
-                "a worker has ended; it is started again, and its proxies connect to the others",
+                "a worker exited; restarting it, and its proxies connect to the others",
                 ended=member.number,
                 reason=reason,
                 again_in_seconds=round(seconds, 1),
@@ -372,7 +372,7 @@ class WorkerSupervisor:
             if self._effects is not None:
                 self._effects.ended(member.number)
             self._registrar.worker_ended(member.number)
-        return link.reason or ("it was told to" if member.ended else "its socket is closed")
+        return link.reason or ("it was told to" if member.ended else "the socket is closed")
 
     def _take(self, member: _OtherWorker, message: object) -> None:
         match message:

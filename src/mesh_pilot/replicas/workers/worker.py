@@ -38,7 +38,7 @@ class Worker:
         link = self._slot.link
         await link.run(self._take, self._answer)
         if not self.over.is_set():
-            log.warning("the first worker is gone, this one ends", reason=link.reason or "its socket is closed")
+            log.warning("the first worker is gone, this one ends", reason=link.reason or "the socket is closed")
         self.over.set()
         self._slot.told.set()
 

@@ -1,4 +1,4 @@
-"""Quarantine: an object that a client refuses (a NACK) costs itself, and nothing beside it.
+"""Quarantine: an object that a client refuses (a NACK) costs itself, and nothing next to it.
 
 A refused resource is made from many objects, of many owners. While a client refuses it, no later edit of any of them
 takes effect there, and a client that starts has nothing at all. So the guilty object is found and withheld: clients get

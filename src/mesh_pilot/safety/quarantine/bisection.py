@@ -3,7 +3,7 @@
 ::
 
     search = Bisection(suspects)
-    while search.verdict is None and not search.is_hopeless:
+    while not (search.verdict or search.is_hopeless):
         search.accepted() if is_accepted_without(search.withheld) else search.refused()
 
 Each guilty one costs about two trials for every halving of the suspects. If several are only refused together, the last

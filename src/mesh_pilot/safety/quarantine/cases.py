@@ -105,7 +105,7 @@ class Cases:
 
     def of(self, client: Client) -> Case | None:
         """The case about a client's refusals: its own, or that of another one of its domain."""
-        return self._open.get(client.own_domain) or self._open.get(client.domain)
+        return (self._open.get(client.own_domain) or self._open.get(client.domain)) if self._open else None
 
     def in_force(self, client: Client) -> tuple[Withheld, ...]:
         """The items withheld from a client in the World as it is now."""
@@ -247,6 +247,8 @@ class Cases:
 
     def conclude_witnessed(self, build: str) -> None:
         """Pronounce the verdicts for which all other clients of the build have answered, in all types."""
+        if not self._open:
+            return
         for case in [c for c in self._open.values() if c.is_decided and c.client.build_domain == build]:
             others = (c for c in self._memory if c.build_domain == build and c is not case.client)
             if not any(c.stream.has_doubts(t) for c in others for t in c.sent if t not in c.refused):

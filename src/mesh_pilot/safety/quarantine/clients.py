@@ -37,20 +37,20 @@ class Client:
     place: Hashable = None
     """Clients of one place have one build, party and scope: what one has accepted tells what another one had."""
     sent: dict[str, Served] = attrs.field(factory=dict)
-    """By type, what the last response was made from."""
+    """Contents by type that the last response was made from."""
     accepted: dict[str, Served] = attrs.field(factory=dict)
-    """By type, what the last response was made from after which it had accepted everything."""
+    """Contents by type of the last response after which it had accepted everything."""
     accepted_at: dict[str, float] = attrs.field(factory=dict)
     """The times, by type, at which it accepted that."""
     used: dict[str, Served] = attrs.field(factory=dict)
     """The last such states before, by type, that the client had the time to bring into use."""
     refused: dict[str, Nack] = attrs.field(factory=dict)
-    """By type, its last refusal, until it accepts the type, or uses what it has accepted."""
+    """The client's last refusal by type, until it accepts the type, or uses what it has accepted."""
     withdrawn: dict[str, Nack] = attrs.field(factory=dict)
-    """By type, its last refusal, of something that it is not meant to have for now: it is not sent that again, and so
-    will not refuse it again, should it come back."""
+    """The client's last refusal by type, of something that it is not meant to have for now: it is not sent that again,
+    and so will not refuse it again, should it come back."""
     held: dict[str, str] = attrs.field(factory=dict)
-    """By type, why nothing is done about its refusal."""
+    """Reasons by type for which nothing is done about its refusal."""
     trial_of: str = ""
     """The type of its last case."""
     given_up: dict[Resource, str] = attrs.field(factory=dict)
@@ -82,7 +82,7 @@ class Client:
         if (used := self.in_use(type_url, now)) is not None:
             self.used[type_url] = used
         self.accepted[type_url], self.accepted_at[type_url] = self.sent[type_url], now
-        if not self.is_warming(type_url):
+        if (self.refused or self.withdrawn or self.held) and not self.is_warming(type_url):
             self.forgive(type_url)
 
     def is_warming(self, type_url: str) -> bool:
@@ -102,7 +102,7 @@ class Client:
         self.held.pop(type_url, None)
 
     def review(self) -> None:
-        """Look at each type anew: what it has refused is no longer there, or is back."""
+        """Look at each type again: what it has refused is no longer there, or is back."""
         for type_url in [*self.refused, *self.withdrawn]:
             if self.is_warming(type_url):
                 if not self.stream.warms(type_url):

@@ -43,7 +43,7 @@ def _contained(
     default: T,
 ) -> Callable[[Callable[Concatenate[QuarantineController, P], T]], Callable[Concatenate[QuarantineController, P], T]]:
     """Contain an internal error: it ends all cases, and costs neither the stream nor the reducer that called."""
-    errors = Contained(log, "internal error in quarantine; its verdicts stay in force")
+    errors = Contained(log, "internal error in quarantine; its verdicts are kept")
 
     def decorate(
         method: Callable[Concatenate[QuarantineController, P], T],
@@ -93,6 +93,8 @@ class QuarantineController:
         )
         self._outbox: list[Event] = [Synced(SOURCE)]
         self._news = trio.Event()
+        self._served = Served(0)
+        """The state that a client was served last."""
         self._is_seeded = False
         """True from a start with verdicts of an earlier run until all sources are there."""
 
@@ -101,7 +103,7 @@ class QuarantineController:
         return f"<QuarantineController {counts}>"
 
     def seed(self, items: Iterable[Item]) -> None:
-        """The verdicts of an earlier run, before ``run``: they stay in force until their objects change."""
+        """The verdicts of an earlier run, before ``run``: they are kept until their objects change."""
         kept = (item for item in items if isinstance(item, Quarantine))
         self._outbox = [*self._verdicts.restore(kept), *self._outbox]
         self._is_seeded = True
@@ -185,9 +187,11 @@ class QuarantineController:
     def sent(self, client: int, type_url: str) -> None:
         found = self._memory.clients.get(client)
         if found is not None:
-            found.sent[type_url] = Served(
-                self._world.revision, self._cases.in_force(found), self._world.old_values(found.proxy.id)
-            )
+            world, last = self._world, self._served
+            revision, withheld, old = world.revision, self._cases.in_force(found), world.old_values(found.proxy.id)
+            if last.revision != revision or last.withheld is not withheld or last.old is not old:
+                last = self._served = Served(revision, withheld, old)
+            found.sent[type_url] = last  # thousands of clients have the same
 
     @_contained(None)
     def accepted(self, client: int, type_url: str) -> None:

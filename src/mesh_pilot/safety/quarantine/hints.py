@@ -14,7 +14,7 @@ from mesh_pilot.model.events import Item
 from mesh_pilot.xds.ads.warming import NOT_IN_USE
 
 MIN_TEXT = 4
-"""Characters of a text below which finding it in the reason means nothing."""
+"""Characters of a string below which finding it in the reason means nothing."""
 
 MAX_TEXTS = 500
 """Texts of one item that are looked for."""
@@ -65,7 +65,7 @@ def may_be_the_machine(words: str) -> bool:
 
 
 def is_named(items: tuple[Item, ...], words: str) -> bool:
-    """True if a reason, which should be short, contains a text of an item that is long enough to mean something."""
+    """True if a reason, which should be short, contains a string of an item that is long enough to mean something."""
     lower = words.lower()
     return any(
         text.lower() in lower for item in items for text in islice(_texts(item), MAX_TEXTS) if len(text) >= MIN_TEXT
@@ -96,9 +96,9 @@ def _inside(value: object, depth: int) -> Iterator[str]:
 
 
 def named_fields(items: tuple[Item, ...], words: str) -> tuple[str, ...]:
-    """The fields whose texts a reason contains, the longest text first: ``spec.http[0].match[0].uri.regex``.
+    """The fields whose strings a reason contains, the longest first: ``spec.http[0].match[0].uri.regex``.
 
-    A text within another one that is found does not count, nor do the constants of enums.
+    A string within another one that is found does not count, nor do the constants of enums.
     """
     found: dict[str, list[str]] = {}
     for item in items:
@@ -113,7 +113,7 @@ def named_fields(items: tuple[Item, ...], words: str) -> tuple[str, ...]:
 
 
 def _is_in(words: str, text: str) -> bool:
-    """True if a text is in a reason and does not begin or end within a word."""
+    """True if a string is in a reason and does not begin or end within a word."""
     return text in words and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", words) is not None
 
 

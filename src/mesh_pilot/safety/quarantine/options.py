@@ -34,9 +34,9 @@ class QuarantineOptions:
         doc="Trials a minute, of a proxy or of the proxies of an identity; beyond them refusals are on hold.",
     )
     answer_seconds: float = 10.0
-    """How long a client may take to answer a trial."""
+    """The time that a client may take to answer a trial."""
     witness_seconds: float = 0.5
-    """How long a verdict waits for other clients of the build that have not answered yet."""
+    """The time that a verdict waits for other clients of the build that have not answered yet."""
 
 
 DEFAULT_OPTIONS = QuarantineOptions()

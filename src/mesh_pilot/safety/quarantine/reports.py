@@ -39,7 +39,7 @@ class QuarantineStatistics:
     trials: int
     """Trials since the start."""
     synced: bool = True
-    """Its picture is always full."""
+    """True: the picture is always full."""
 
 
 class Reports:
@@ -70,7 +70,7 @@ class Reports:
         )
 
     def _write(self, write: Callable[..., None], event: str, client: Client, nack: Nack, **fields: object) -> None:
-        """Write a line, unless there are too many: a client may refuse for ever."""
+        """Write a line, unless there are too many: a client may refuse forever."""
         proxy, short = client.proxy.name, RESOURCE_TYPES[nack.type_url].short
         suppressed = self._lines.admit((event, proxy, short), self._clock())
         if suppressed is not None:

@@ -182,7 +182,7 @@ class Verdicts:
         """A proxy has no stream any more. Of those that have left some are remembered, of each party a few."""
         if client.own_domain not in self._within:
             return
-        # Its port may be free when it comes again, and its file there; not at once, while Envoy restarts.
+        # Its port may be free when it returns, and its file there; not at once, while Envoy restarts.
         own = self._own.get(client.own_domain, {})
         old = [key for key, each in own.items() if now - each.refusal.at >= RETRIED_AFTER]
         for key in [key for key in old if may_be_the_machine(own[key].refusal.words)]:

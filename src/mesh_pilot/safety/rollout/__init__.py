@@ -2,8 +2,8 @@
 
 ``start`` of an operator arms a rollout: the next change of objects is the one. With a plan for all changes, each is.
 While it runs, the proxies outside the canary are served the old values of the changed objects (``world.overlays``); all
-that is no object of configuration, such as endpoints and secrets, reaches everybody at once. A step is over when its
-time is, all connected proxies of the canary have accepted what they were sent, and their traffic is known not to be
+that is not an object of configuration, such as endpoints and secrets, reaches everybody at once. A step is over when
+its time is, all connected proxies of the canary have accepted what they were sent, and their traffic is known not to be
 worse. The first refusal in the canary, or traffic that got worse, takes the change back: everybody has the old values
 until one of the objects changes again, or an operator promotes it.
 

@@ -56,13 +56,13 @@ class _Client:
     may_have_new: bool = False
     """True from when it was given new values until it has answered all that came after."""
     deferred: dict[str, Nack] = attrs.field(factory=dict)
-    """By type, refusals for which the rollout was taken back; if they last, they are no matter of the rollout."""
+    """Refusals by type for which the rollout was taken back; if they last, the rollout did not cause them."""
 
 
 @attrs.frozen
 class RolloutStatistics:
     synced: bool = True
-    """Its picture is always full."""
+    """True: the picture is always full."""
 
 
 class RolloutController:
@@ -114,7 +114,7 @@ class RolloutController:
             if isinstance(item, RolloutState):
                 self.progress.restore(item, self._clock())
                 self._changed()
-                log.info("rollout goes on after a restart", phase=str(self.progress.phase), **self._shown())
+                log.info("rollout continues after a restart", phase=str(self.progress.phase), **self._shown())
 
     async def run(self, events: trio.MemorySendChannel[Event]) -> None:
         """Go on with rollouts until cancelled; what is served to whom stays as it is then."""
@@ -259,7 +259,7 @@ class RolloutController:
             case RolloutPhase.OFF | RolloutPhase.TAKEN_BACK:
                 log.info("rollout complete", **self._shown())
             case _:
-                log.info("rollout goes on", **self._shown())
+                log.info("rollout continues", **self._shown())
         self._changed()
 
     def _due(self) -> float:

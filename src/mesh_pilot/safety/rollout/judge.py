@@ -285,7 +285,7 @@ class RolloutJudge:
         kinds = (SubjectKind.CALLS, SubjectKind.WEIGHTED)
         calls = [side for key, side in self._canary.items() if key.kind in kinds]
         number, failures = sum(side.number for side in calls), sum(side.failures for side in calls)
-        whose = "where weight goes" if self._shifted else "of the canary"
+        whose = "where weight goes" if self._shifted else "from the canary"
         return f"traffic is judged: {number:,} calls {whose} in this step, {failures:,} failed"
 
     def _cause(self, changes: Iterable[NewValue], subject: Subject) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -16,10 +17,11 @@ import msgspec
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.istio.kinds import KINDS
-from mesh_pilot.istio.meaning.descriptors import descriptor_of
+from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, descriptor_of
 from mesh_pilot.istio.reading.encode_proto import encode as encode_proto
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
+    Challenges,
     Endpoints,
     ExtensionInForce,
     HostOwners,
@@ -48,7 +50,7 @@ Key = tuple[str, ...]
 
 
 class CodecError(ValueError):
-    """An item that cannot be written, or bytes that are none: the reason."""
+    """An item that cannot be written, or bytes that can't be read: the reason."""
 
 
 class _ItemRow(msgspec.Struct, array_like=True):
@@ -59,7 +61,7 @@ class _ItemRow(msgspec.Struct, array_like=True):
     value: msgspec.Raw
     """The item without the parts below."""
     message: msgspec.Raw = msgspec.Raw(b"\xc0")
-    """Its protobuf message, by fields; nil: none."""
+    """The item's protobuf message, by fields; nil: no message."""
     wire: bytes | None = None
     """The same as protobuf, if it has fields that we don't know."""
 
@@ -119,8 +121,9 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "quarantine": msgspec.msgpack.Decoder(_QuarantineRow),
     "rollout": msgspec.msgpack.Decoder(_RolloutRow),
     "owners": msgspec.msgpack.Decoder(HostOwners),
+    "challenges": msgspec.msgpack.Decoder(Challenges),
 }
-"""By collection."""
+"""Decoders by collection."""
 
 
 def encode(item: Item) -> bytes:
@@ -145,13 +148,13 @@ def encode_key(key: Key) -> str:
 
 
 def decode_key(text: str) -> Key:
-    """The key of such a text. Raises CodecError."""
+    """The key of such a string. Raises CodecError."""
     try:
         key = json.loads(text)
     except (ValueError, RecursionError):
         key = None
     if not isinstance(key, list) or not all(isinstance(part, str) for part in key):
-        raise CodecError(f"{text[:100]!r} is no key")
+        raise CodecError(f"{text[:100]!r} is not a key")
     return tuple(key)
 
 
@@ -208,7 +211,23 @@ def _item(row: _ItemRow) -> Item:
 
 
 def _message(row: _ItemRow, expected: type[betterproto2.Message]) -> object:
-    return expected.parse(row.wire) if row.wire is not None else _message_decoder(expected).decode(row.message)
+    if row.wire is not None:
+        return expected.parse(row.wire)
+    message = _message_decoder(expected).decode(row.message)
+    _share_in_lists(message)
+    return message
+
+
+def _share_in_lists(message: betterproto2.Message) -> None:
+    """Make equal strings and maps of neighbours in a list of messages one object, as they are when they are read from
+    files: the endpoints of a service mostly have their labels in common, and most of a mesh is endpoints."""
+    for name, shared in _lists(type(message)):
+        found: list[betterproto2.Message] = getattr(message, name)
+        for before, after in pairwise(found):
+            for field in shared:
+                value = getattr(before, field)
+                if value and getattr(after, field) == value:
+                    setattr(after, field, value)
 
 
 def _withheld(row: _WithheldRow) -> Withheld:
@@ -243,6 +262,21 @@ def has_unknown_fields(message: betterproto2.Message) -> bool:
 
 
 @cache
+def _lists(message: type[betterproto2.Message]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The fields that are lists of messages; of each the fields that are strings, or maps to strings."""
+    fields = (field for field in descriptor_of(message).fields if field.repeated and field.message is not None)
+    return tuple(
+        (field.python_name, tuple(f.python_name for f in descriptor_of(field.message).fields if _is_shared(f)))
+        for field in fields
+    )
+
+
+def _is_shared(field: FieldDescriptor) -> bool:
+    kind = field.proto_type if field.value is None else field.value.proto_type
+    return not field.repeated and kind == betterproto2.TYPE_STRING
+
+
+@cache
 def _message_fields(message: type[betterproto2.Message]) -> tuple[str, ...]:
     """The names of fields that may hold messages."""
     fields = ((field.python_name, field.value or field) for field in descriptor_of(message).fields)
@@ -251,7 +285,7 @@ def _message_fields(message: type[betterproto2.Message]) -> tuple[str, ...]:
 
 def _plain(value: object) -> object:
     """A frozen mapping as a dict, which is what a decoded one is."""
-    return dict(value)  # type: ignore[call-overload]  # what is no mapping raises the TypeError that the encoder wants
+    return dict(value)  # type: ignore[call-overload]  # what is not a mapping raises the TypeError that the encoder wants
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_plain)

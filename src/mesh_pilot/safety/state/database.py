@@ -36,7 +36,7 @@ APPLICATION = 0x6D657370
 """The number by which `file` and we know an SQLite file as one of ours: ``mesp``."""
 
 WAL_BYTES = 16 * 1024 * 1024
-"""The size that the log beside the file is cut to once all in it is in the file."""
+"""The size that the log next to the file is cut to once all in it is in the file."""
 
 MEMORY = Path("/dev/shm")
 """A place for files that have none on the disk, on Linux."""
@@ -59,7 +59,7 @@ log = structlog.get_logger(scope="state")
 
 
 class StateError(Exception):
-    """State that cannot be used: the file, the reason, what goes on without it, and what to do, in one line."""
+    """State that cannot be used: the file, the reason, what continues without it, and what to do, in one line."""
 
 
 class StateFault(StateError):
@@ -112,7 +112,7 @@ class Database:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all that is written within the block is kept, or nothing. Raises StateError.
 
-        After an error that another try will not mend, the file has been moved aside.
+        After an error that another try will not fix, the file has been moved aside.
         """
         if os.getpid() != self._process:
             raise StateError(f"{self.path} belongs to process {self._process}")
@@ -143,7 +143,7 @@ class Database:
 
     @property
     def size(self) -> int:
-        """The bytes on the disk, with those of the log beside the file."""
+        """The bytes on the disk, with those of the log next to the file."""
         found = 0
         for path in files_of(self.path):
             with suppress(OSError):
@@ -218,7 +218,7 @@ def _locked(path: Path) -> int:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     except BlockingIOError:
-        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "of unknown id"
+        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
         raise _Unusable(
             f"another mesh-pilot uses this folder (process {holder}); give each its own --state-dir"
@@ -234,9 +234,9 @@ def _connected(path: Path) -> sqlite3.Connection:
         with suppress(FileNotFoundError):
             found = file.lstat()
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_uid != os.geteuid():
-                raise _Unusable(f"{file.name} is no file of its owner's alone")
+                raise _Unusable(f"{file.name} is not a file of its owner's alone")
     try:
-        # SQLite gives the files beside it the mode that this one has.
+        # SQLite gives the files next to it the mode that this one has.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         path.chmod(0o600)

@@ -61,23 +61,23 @@ class RunStart:
     """The beginning of a plane's writing."""
 
     version: str
-    """Of mesh-pilot."""
+    """The version of mesh-pilot."""
     places: Mapping[str, str]
     """The places of the sources that are kept, in order of precedence."""
     restored: frozenset[str]
     """The sources whose last pictures are in force again."""
     revision: int
-    """The revision that it goes on from."""
+    """The revision that it continues from."""
 
 
 def begin_run(connection: sqlite3.Connection, start: RunStart, settings: Mapping[str, str], at: float) -> bool:
-    """Note that a plane has begun to write. Returns True if it goes on from all that was in force before.
+    """Note that a plane has begun to write. Returns True if it continues from all that was in force before.
 
-    A plane that did not know where the last one ended has numbers of its own: the history begins anew.
+    A plane that did not know where the last one ended has its own numbers: the history begins again.
     """
     (latest,) = connection.execute("SELECT coalesce(max(number), 0) FROM revisions").fetchone()
     if latest > start.revision:
-        log.warning("history begins anew", reason="this run began without the state of the last one", dropped=latest)
+        log.warning("history begins again", reason="this run began without the state of the last one", dropped=latest)
         for table in ("revisions", "changes", "nacks", "runs", "outcomes"):
             connection.execute(f"DELETE FROM {table}")
     texts = (json.dumps(settings), json.dumps(start.places))

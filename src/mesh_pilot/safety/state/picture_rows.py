@@ -45,7 +45,7 @@ def remove_picture(connection: sqlite3.Connection, source: str, place: str) -> N
 
 
 def begin_picture(connection: sqlite3.Connection, source: str, place: str) -> SourceStateRow:
-    """Begin a picture anew."""
+    """Begin a picture again."""
     remove_picture(connection, source, place)
     made = connection.execute("INSERT INTO pictures VALUES (NULL, ?, ?, 0, 0, 0, 0, 0)", (source, place))
     assert made.lastrowid is not None

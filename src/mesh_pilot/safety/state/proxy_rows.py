@@ -25,7 +25,7 @@ def proxy_row(proxy: Proxy) -> dict[str, object]:
 
 
 def proxy_of_row(node_id: str, row: Mapping[str, object]) -> Proxy:
-    """The proxy of such a row. Raises NodeError for an id that is none, KeyError for a row without a field."""
+    """The proxy of such a row. Raises NodeError for a malformed id, KeyError for a row without a field."""
     found = parse_proxy(
         node_id,
         _mapping(row["metadata"]),

@@ -117,7 +117,7 @@ class HistoryReader:
     @classmethod
     @contextmanager
     def open(cls, folder: Path) -> Iterator[HistoryReader]:
-        """The history in a state folder, as of one moment. Raises HistoryError, also within the block."""
+        """The history in a state folder, as of one time. Raises HistoryError, also within the block."""
         path = folder / NAME
         try:
             if not path.exists():
@@ -340,7 +340,7 @@ def name_of(key: Key) -> str:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write. A file that cannot have others beside it is read as it is."""
+    """A connection that cannot write. A file that cannot have others next to it is read as it is."""
     uri = f"{path.absolute().as_uri()}?mode=ro"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0)
     try:

@@ -131,7 +131,7 @@ class Recorder:
             return None
 
     async def replaced(self, source: Recorded) -> None:
-        """A source goes on in place of the one of its name, with what that had. It may read at another place."""
+        """A source continues in place of the one of its name, with what that had. It may read at another place."""
         place = getattr(source, "place", None)
         if source.name in self._sources and isinstance(place, str):
             self._sources[source.name] = source
@@ -174,7 +174,7 @@ class Recorder:
                 await self._in_thread(self.store.close)
 
     async def _in_thread(self, call: Callable[[], object]) -> None:
-        """Make a blocking call, after the one before it. If cancelled, it goes on; its result is lost."""
+        """Make a blocking call, after the one before it. If cancelled, it continues; its result is lost."""
         await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._turn)
 
     async def _write(self) -> None:

@@ -223,7 +223,7 @@ class RevisionLog:
         )
 
     def give_back(self, batch: HistoryBatch) -> None:
-        """A batch could not be written: it comes again with the next."""
+        """A batch could not be written: it returns with the next."""
         revisions = list(batch.revisions[-self._limit :])
         if len(revisions) < len(batch.revisions):
             for index, entry in enumerate(revisions):

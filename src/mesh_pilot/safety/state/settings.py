@@ -19,7 +19,7 @@ ADMIN_SOCKET = "admin.sock"
 
 @attrs.frozen(kw_only=True)
 class HistoryBounds:
-    """How much of the history is kept: what exceeds one of these is dropped, oldest first."""
+    """The part of the history that is kept: what exceeds one of these is dropped, oldest first."""
 
     revisions: int = _flag(
         "--history-revisions", default=1000, least=0, help="Most revisions kept (docs/history.md); 0: none."

@@ -42,7 +42,7 @@ from mesh_pilot.safety.state.revision_log import NO_HISTORY, HistoryBatch
 from mesh_pilot.safety.state.settings import StateSettings
 
 FORGOTTEN_SECONDS = 30 * 24 * 3600.0
-"""Pictures of places that were not read for so long are removed."""
+"""The age at which pictures of places that are not read any more are removed."""
 
 AT_ONCE = 100
 """Items that are encoded and written in one step: other threads wait for Python that long."""
@@ -62,7 +62,7 @@ class SavedSourceState:
 
 @attrs.frozen
 class Batch:
-    """The changes since the last write, all of one moment."""
+    """The changes since the last write, all of one time."""
 
     revision: int
     """That of the World then."""
@@ -297,7 +297,7 @@ class Store:
         return self._database
 
     def _check(self) -> None:
-        """Let go of a file that is gone, so that the next write begins another one."""
+        """Close a file that is gone, so that the next write begins another one."""
         if self._database is not None and not self._database.is_there:
             self.close()
 
@@ -355,7 +355,7 @@ class Store:
                 except CodecError as error:
                     raise _PictureError(f"{key} in it {error}") from None
         except (TypeError, AttributeError, UnicodeDecodeError):  # values of another type than they were written with
-            raise _PictureError("its items are garbled") from None
+            raise _PictureError("the items are garbled") from None
         if (count, checksum) != (row.items, row.items_checksum):
             raise _PictureError(f"{count} of its {row.items} items are there")
         if closed:

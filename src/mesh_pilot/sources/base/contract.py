@@ -35,11 +35,11 @@ class SourceStatistics(Protocol):
 
 @runtime_checkable
 class Staleness(Protocol):
-    """More statistics, of a source whose feed can fall silent while its items stay in force."""
+    """More statistics, of a source whose feed can fall silent while its items are kept."""
 
     @property
     def stale_seconds(self) -> float:
-        """For how long the feed has not answered; 0 while it does."""
+        """The time for which the feed has not answered; 0 while it does."""
 
     @property
     def trouble(self) -> str:
@@ -95,7 +95,7 @@ class IgnoredKind:
     first: str
     """File and line of the first of them."""
     reason: str
-    """Why they are not read, and what to write instead; empty for kinds that nobody would expect to be read."""
+    """Why they are not read, and what to write instead; empty for kinds that no user would expect to be read."""
 
 
 @runtime_checkable
@@ -117,7 +117,7 @@ class Placed(Protocol):
 
 @runtime_checkable
 class Seeded(Protocol):
-    """More of a source that goes on from the picture of an earlier run, such as key sets that it can't fetch now."""
+    """More of a source that continues from the picture of an earlier run, such as key sets that it can't fetch now."""
 
     def seed(self, items: Sequence[Item]) -> None:
         """The restored picture, before the source is first run."""
@@ -129,9 +129,9 @@ class SyncStatus(StrEnum):
     SYNCED = "synced"
     SYNCING = "syncing"
     TIMEOUT = "timeout"
-    """Its first picture has not come in time; it is served when it does."""
+    """The cluster's first picture has not come in time; it is served when it does."""
     CLOSED = "closed"
-    """Its kubeconfig cannot be used."""
+    """The cluster's kubeconfig cannot be used."""
 
 
 @attrs.frozen
@@ -161,7 +161,7 @@ class OtherClusters(Protocol):
 
     @property
     def timeouts(self) -> Mapping[str, int]:
-        """By cluster id, how often a first picture did not come in time."""
+        """First pictures that did not come in time, by cluster id."""
 
     @property
     def changes(self) -> Mapping[str, int]:
@@ -186,7 +186,7 @@ class Registry(Protocol):
         """Raise SourceError for what a source would retry patiently, but which is a mistake at start."""
 
     def sources(self) -> Sequence[Source]:
-        """Its sources, in order of precedence."""
+        """The sources, in order of precedence."""
 
     def origins(self) -> Sequence[str]:
         """The origins of its services, for people: ``Consul at http://127.0.0.1:8500``."""
@@ -228,9 +228,9 @@ class Source(Protocol):
         """Send events until cancelled.
 
         `task_status` is started once it is at work, before it has synced. It retries what may come back; an error that
-        it raises restarts it. It may be run again after it raised or was cancelled: it then sends its picture anew,
+        it raises restarts it. It may be run again after it raised or was cancelled: it then sends its picture again,
         as a Replace, and Synced. Cancellation leaves nothing behind: what it knows is kept for the next run.
         """
 
     def statistics(self) -> SourceStatistics:
-        """Its statistics, at any time, running or not."""
+        """The source's statistics, at any time, running or not."""

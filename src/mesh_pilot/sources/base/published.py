@@ -45,7 +45,7 @@ class Precedence(Enum):
     LOWEST = auto()
     """The one that sorts first."""
     LATEST = auto()
-    """The one that was read last. The others are no mistake, so nothing is rejected as a duplicate."""
+    """The one that was read last. The others are not mistake, so nothing is rejected as a duplicate."""
 
 
 @attrs.frozen
@@ -173,7 +173,7 @@ class PublishedState(Generic[Location]):
     def refuse(
         self, location: Location, problems: Iterable[Problem], *, line: int = 0, key: Key | None = None
     ) -> list[Event]:
-        """A location can't be accepted as it is now: its last good items stay in force.
+        """A location can't be accepted as it is now: its last good items are kept.
 
         `key`: that of the bad object, if it is known.
         """

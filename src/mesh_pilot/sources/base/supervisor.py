@@ -26,9 +26,9 @@ class SourceState(StrEnum):
     SYNCED = "synced"
     """Running; its items are current."""
     WAITING = "waiting"
-    """It raised and will be started again; its items stay in force."""
+    """It raised and will be started again; its items are kept."""
     ENDED = "ended"
-    """It returned or was cancelled; its items stay in force."""
+    """It returned or was cancelled; its items are kept."""
 
 
 @attrs.frozen
@@ -75,7 +75,7 @@ class StateWriter(Protocol):
         """A source comes: its last picture; None if there is none."""
 
     async def replaced(self, source: Source) -> None:
-        """A source goes on in place of the one of its name, with what that had."""
+        """A source continues in place of the one of its name, with what that had."""
 
     async def removed(self, name: str) -> None:
         """A source is no more."""
@@ -86,7 +86,7 @@ class Supervising(Protocol):
     """More of a source that runs others, which come and go."""
 
     state_writer: StateWriter | None
-    """Keeps their pictures; None: nobody does."""
+    """Keeps the sources' pictures; None: they are not kept."""
 
     @property
     def supervisors(self) -> Sequence[Supervisor]: ...
@@ -135,7 +135,7 @@ class Supervisor:
         """Run the source until cancelled, starting it again whenever it dies.
 
         Returns if the source returns. Raises only what is not the source's doing: cancellation, and
-        trio.BrokenResourceError when nobody receives events any more.
+        trio.BrokenResourceError when the receiver of events is closed.
         """
         task_status.started()
         try:
@@ -180,7 +180,7 @@ class Supervisor:
         """Log it: in full the first time, in a line while it stays the same."""
         message = f"{type(error).__name__}: {error}"
         log.error(
-            "source failed; its configuration stays in force; restarting it",
+            "source failed; its configuration is kept; restarting it",
             source=self.source.name,
             error=message,
             restarts=self._restarts,

@@ -18,7 +18,7 @@ class ConfigStoreError(Exception):
 
 
 class ConfigConflict(ConfigStoreError):
-    """The object is not what the writer took it for: read it again and decide anew."""
+    """The object is not what the writer took it for: read it again and decide again."""
 
 
 class ConfigRefusal(ConfigStoreError):

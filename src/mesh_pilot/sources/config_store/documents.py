@@ -1,4 +1,4 @@
-"""Objects as text: what is stored of an object that somebody sends, and which object a text holds."""
+"""Objects as text: what is stored of an object that somebody sends, and which object a string holds."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def objects_in(data: bytes, origin: Origin) -> list[Document | ConfigError]:
-    """The objects of a text, and the error for each part that cannot be read."""
+    """The objects of a string, and the error for each part that cannot be read."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

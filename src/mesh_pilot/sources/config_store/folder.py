@@ -1,9 +1,9 @@
 """A folder as a store: one file an object, ``NAMESPACE/KIND.NAME.yaml``, replaced by renaming.
 
-A file is whole at any time, also after a crash: the new text is written beside it, synced and renamed. What a crash
-leaves beside it is hidden, so that no source reads it, and goes with the next write. Control planes that share a folder
-take turns by a lock on ``.mesh-pilot.lock``; an editor knows nothing of that, so the file is compared once more under
-the lock.
+A file is whole at any time, also after a crash: the new text is written next to it, synced and renamed. What a crash
+leaves next to it is hidden, so that no source reads it, and goes with the next write. Control planes that share a
+folder take turns by a lock on ``.mesh-pilot.lock``; an editor knows nothing of that, so the file is compared once more
+under the lock.
 
 An object in another file of the folder is changed there if it is alone in it. One that shares its file is not touched:
 comments and order of the other documents are their author's.
@@ -55,7 +55,7 @@ class _File:
 
 
 class ConfigFolder:
-    """Implements ``ConfigStore``. No state of its own."""
+    """Implements ``ConfigStore``. Without state."""
 
     def __init__(self, folder: Path, source: str = "files", default_namespace: str = "default") -> None:
         """``default_namespace``: of objects that name none."""
@@ -96,7 +96,7 @@ class ConfigFolder:
         name = f"{key.kind}.{key.name}.yaml"
         for part in (key.namespace, name):
             if "/" in part or "\0" in part or part in (".", "..") or part.startswith((".", "#")):
-                raise ConfigRefusal(f"{key} is no name of an object")
+                raise ConfigRefusal(f"{key} is not a name of an object")
         if len(name.encode()) > MAX_FILE_NAME:
             raise ConfigRefusal(
                 f"{key}: {name} is too long for the name of a file, which may have {MAX_FILE_NAME} bytes; give the"
@@ -120,7 +120,9 @@ class ConfigFolder:
             try:
                 status = path.lstat()
                 if not stat.S_ISREG(status.st_mode):
-                    raise ConfigRefusal(f"{path} is no plain file (a symbolic link?): change {key} where it comes from")
+                    raise ConfigRefusal(
+                        f"{path} is not a plain file (a symbolic link?): change {key} where it comes from"
+                    )
                 data = read_file(path)
             except (FileNotFoundError, NotADirectoryError):
                 return None
@@ -139,14 +141,14 @@ class ConfigFolder:
             if is_own:
                 raise ConfigRefusal(f"{path} holds {named or 'several broken objects'}, not {key}: rename it")
             if broken:
-                raise ConfigRefusal(f"{broken[0]}: mend the file, of which {key} is in force as it was read before")
+                raise ConfigRefusal(f"{broken[0]}: fix the file, of which {key} is in force as it was read before")
             return None
         document = good[keys.index(key)]
         if len(found) > 1:
             others = f"{len(found) - 1} other object" + "s" * (len(found) > 2)
             raise ConfigRefusal(
-                f"{key} is at {path}:{document.line}, in a file with {others}: change it there, or move it to a file"
-                " of its own"
+                f"{key} is at {path}:{document.line}, in a file with {others}: change it there, or move it to a"
+                " separate file"
             )
         return _File(path, data, document.data)
 
@@ -190,7 +192,7 @@ class ConfigFolder:
             return found
         if found is None:
             raise ConfigConflict(f"{key} is not there any more")
-        what = "has changed meanwhile" if expected is not None else "is there already"
+        what = "has changed since it was read" if expected is not None else "is there already"
         raise ConfigConflict(f"{key} {what}, in {found.path}")
 
     @contextmanager
@@ -232,7 +234,7 @@ class ConfigFolder:
 
 
 def _replace(path: Path, data: bytes, *, is_new: bool) -> None:
-    """Put a whole file in place. Raises OSError; then the old one, or none, is there, and nothing beside it."""
+    """Put a whole file in place. Raises OSError; then the old one, or none, is there, and nothing next to it."""
     folder = path.parent
     if not folder.exists():
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Grants of a credential: who may have it beyond the gateways of its own namespace.
+"""Grants of a credential: who may have it beyond the gateways of its namespace.
 
 A grant is ``NAMESPACE``, for the gateways of a namespace, or ``NAMESPACE/SERVICE-ACCOUNT``, for all proxies of a
 service account. A credential's folder has a list of them in ``grants.yaml``, a Secret in an annotation, separated by

@@ -4,7 +4,7 @@ The rules, in addition to those of `sources.base.published`:
 
 - The object of a key that is in force is that of the lowest location; within a file only the first object of a key
   counts, good or bad.
-- A file that can't be read, or is so broken in part that nobody can tell which object is which, keeps its objects in
+- A file that can't be read, or is so broken in part that objects can't be told apart, keeps its objects in
   force: a document without a name, or a bad object that was not in the file before, may be one that is missing. The
   rejection of the file names them.
 """
@@ -137,10 +137,8 @@ def _judged(content: FileContent, known: LocationContent, ever_good: Collection[
             is_whole = is_whole and not was_partial and entry.key in known.objects
     unseen = {} if is_whole else {key: UnseenObject() for key in known.objects if key not in objects}
     if unseen:
-        reason = (
-            f"not found in the file now: {_names(unseen)}; what was read before stays in force until the file is good"
-        )
-        problems.append(Problem("", f"{reason} (mend the broken document, or remove it)", line=_first_faulty(content)))
+        reason = f"not found in the file now: {_names(unseen)}; what was read before is kept until the file is good"
+        problems.append(Problem("", f"{reason} (fix the broken document, or remove it)", line=_first_faulty(content)))
     problems.sort(key=lambda problem: problem.line)
     return LocationContent({**unseen, **objects}, tuple(problems))
 

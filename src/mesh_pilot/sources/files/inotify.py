@@ -1,4 +1,4 @@
-"""Linux's inotify on Trio: each change is noticed the moment it is complete.
+"""Linux's inotify on Trio: each change is noticed as soon as it is complete.
 
 Source: the manual pages ``inotify(7)``, ``inotify_init(2)`` and ``inotify_add_watch(2)``.
 """
@@ -27,7 +27,7 @@ from mesh_pilot.sources.files.writers import Writers
 log = structlog.get_logger(scope="sources")
 
 CAME_SECONDS = 0.05
-"""A file that came (with a writer, or as a link) is read after so long, unless another event comes first."""
+"""A file that came (with a writer, or as a link) is read after this time, unless another event comes first."""
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE = 0x2, 0x4, 0x8
 _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x40, 0x80, 0x100, 0x200, 0x400, 0x800
@@ -49,8 +49,10 @@ class What(Enum):
     """A file was written to or truncated: more may follow until its writer closes it."""
     RELEASED = auto()
     """A file was closed by its writer, moved or deleted."""
-    OTHER = auto()
-    """Anything else, complete at once: a folder came or went, times or permissions changed."""
+    TOLD = auto()
+    """Times or permissions of a file changed."""
+    FOLDER = auto()
+    """A folder came, went, or changed itself."""
     WATCH_LOST = auto()
     """Later changes there may be missed: the folder is another one, or the event queue overflowed."""
 
@@ -137,12 +139,12 @@ def _meaning(mask: int) -> What:
     if mask & _LOST:
         return What.WATCH_LOST
     if mask & _IS_FOLDER:
-        return What.OTHER
+        return What.FOLDER
     if mask & _RELEASED:
         return What.RELEASED
     if mask & _MODIFY:
         return What.WRITTEN
-    return What.CAME if mask & _CREATE else What.OTHER
+    return What.CAME if mask & _CREATE else What.TOLD
 
 
 def _checked(result: int, path: str) -> int:
@@ -162,7 +164,7 @@ class Folders:
     """Folders that are watched, and what their events come to.
 
     State: `_look_at`, when to look at a file that came; `_is_lost`, whether events were; `_is_news`, whether something
-    is to be reported.
+    is to be reported; `_touched`, the files to look at, None for all.
     """
 
     def __init__(
@@ -175,6 +177,7 @@ class Folders:
         self._writers = writers
         self._look_at = math.inf
         self._is_lost = self._is_news = False
+        self._touched: set[str] | None = None
         self._waiting = trio.CancelScope()
 
     def __repr__(self) -> str:
@@ -182,7 +185,13 @@ class Folders:
 
     def watch(self, folders: Collection[str]) -> None:
         """Follow these folders and no others. Raises OSError."""
+        self._touched = None
         self._inotify.watch(folders)
+
+    def take_touched(self) -> Collection[str] | None:
+        """The files that something happened to since the last call; None: there may be more."""
+        touched, self._touched = self._touched, set()
+        return touched
 
     def catch_up(self) -> None:
         """Take in all events up to now, without waiting for more."""
@@ -190,11 +199,16 @@ class Folders:
         for each in self._inotify.read():
             if each.what is What.WATCH_LOST:
                 self._is_lost = True
+                self._touched = None
             elif self._matters(each.path):
                 self._take(each, now)
         self._waiting.cancel()
 
     def _take(self, each: Happening, now: float) -> None:
+        if each.what is What.FOLDER:
+            self._touched = None
+        elif self._touched is not None:
+            self._touched.add(each.path)
         match each.what:
             case What.WRITTEN if not self._may_hold(each.path):
                 pass
@@ -211,7 +225,7 @@ class Folders:
     async def follow(self, changed: Callable[[], None]) -> None:
         """Call ``changed`` whenever something may have changed that matters.
 
-        Returns when events may have been missed: the folders are to be scanned and watched anew.
+        Returns when events may have been missed: the folders are to be scanned and watched again.
         """
         while not self._is_lost:
             with trio.CancelScope(deadline=min(self._look_at, self._writers.next_overdue)) as self._waiting:
@@ -221,6 +235,8 @@ class Folders:
             for path in self._writers.take_overdue(now):
                 log.warning("file is still open for writing; it counts as it stands from now on", file=printable(path))
                 self._is_news = True
+                if self._touched is not None:
+                    self._touched.add(path)
             if self._is_news or now >= self._look_at:
                 self._look_at, self._is_news = math.inf, False
                 changed()

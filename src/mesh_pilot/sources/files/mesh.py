@@ -1,7 +1,7 @@
 """The mesh-wide settings from files: ``mesh.yaml`` (MeshConfig) and the networks file (MeshNetworks), watched.
 
 At start a wrong file is fatal, and the caller's to report: `load_mesh_config` and `load_mesh_networks` raise. Once the
-source runs, a wrong or vanished file is refused and the last good one stays in force.
+source runs, a wrong or vanished file is refused and the last good one is kept.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from mesh_pilot.sources.files.secrets import read_config_map, read_secret_object
 log = structlog.get_logger(scope="sources")
 
 _IDENTITY = ("apiVersion", "kind", "metadata", "metadata.name", "metadata.namespace")
-"""Fields that identify an object: if one of them is wrong, nobody can tell which object it is."""
+"""Fields that identify an object: if one of them is wrong, it is unknown which object it is."""
 
 
 _READERS = ("api", "base", "istio", "model", "sources/files")

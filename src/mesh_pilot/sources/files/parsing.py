@@ -68,14 +68,16 @@ class UnitParser:
         ignored: list[IgnoredObject] = []
         known = dict(self._known.get(location) or self._restored.get(str(location), {}))
         found: Iterable[ParsedDocument] = self._roots[location.root].parse(location.path, parts, known)
-        if sum(map(len, parts.values())) > LARGE_BYTES:
+        is_large = sum(map(len, parts.values())) > LARGE_BYTES
+        if is_large:
             found = await offload(True, partial(list, found))
         for entry in found:
             if isinstance(entry, IgnoredObject):
                 ignored.append(entry)
             else:
                 entries.append(entry)
-            await trio.lowlevel.checkpoint()
+            if not is_large:
+                await trio.lowlevel.checkpoint()
         self._known[location] = known
         if len(known) < 2:
             del self._known[location]  # a file of one object is read again after any change

@@ -49,6 +49,9 @@ class RootListing:
     """Real paths of the folders in which any change matters."""
     identity: Identity | None = None
     """The identity of the folder; None if there is none."""
+    plain: Mapping[str, tuple[str, Identity]] = attrs.field(factory=dict)
+    """Folders of which each file is a unit or is not read, whatever others there are, as there are no links: how the
+    paths of units in them begin, and their identities, by their real paths."""
 
 
 class Root(Protocol):
@@ -61,7 +64,7 @@ class Root(Protocol):
         """The settings that decide what it gives; see `sources.base.contract.Placed`."""
 
     def list(self, visited: set[Identity]) -> RootListing:
-        """Its present content. Folders in `visited` are skipped, and those that it enters are added."""
+        """The present content. Folders in `visited` are skipped, and those that it enters are added."""
 
     def read(self, unit: str) -> FileParts:
         """Raises OSError."""
@@ -89,7 +92,8 @@ class ConfigRoot:
     def list(self, visited: set[Identity]) -> RootListing:
         walk = _Walk(visited, is_config_file)
         identity = walk.enter(self.path)
-        return RootListing(walk.units, walk.faults, frozenset(walk.folders), identity)
+        plain = {} if walk.has_links else walk.named
+        return RootListing(walk.units, walk.faults, frozenset(walk.folders), identity, plain)
 
     def read(self, unit: str) -> FileParts:
         return {"": read_file(Path(unit))}
@@ -184,6 +188,9 @@ class _Walk:
         self.units: dict[str, Signature] = {}
         self.faults: dict[str, str] = {}
         self.folders: set[str] = set()
+        self.named: dict[str, tuple[str, Identity]] = {}
+        """How paths in each folder begin, and its identity, by its real path."""
+        self.has_links = False
         self._visited = visited
         self._wanted = wanted
 
@@ -199,14 +206,17 @@ class _Walk:
             self.faults[folder] = _reason(error)
             return None
         self._visited.add(identity)
-        self.folders.add(os.path.realpath(folder))
+        real = os.path.realpath(folder)
+        self.folders.add(real)
+        self.named[real] = (folder if folder.endswith(os.sep) else folder + os.sep, identity)
         for entry in entries:
-            if not entry.name.startswith((".", "#")):
+            if not _is_hidden(entry.name):
                 self._take(entry, depth)
         return identity
 
     def _take(self, entry: os.DirEntry[str], depth: int) -> None:
         wanted = self._wanted(entry.name)
+        self.has_links = self.has_links or entry.is_symlink()
         try:
             if entry.is_dir():
                 if depth:
@@ -231,6 +241,25 @@ class _Walk:
 def is_config_file(name: str) -> bool:
     """True for the name of a file that a folder of configuration is read for."""
     return name.lower().endswith((".yaml", ".yml", ".json"))
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith((".", "#"))
+
+
+def plain_file(path: str) -> Signature | None:
+    """The signature of a file in a plain folder, or None if it is gone or is not configuration.
+
+    Raises OSError, also for what may be more than one unit, or none: a folder, a link, a file with several names.
+    """
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        raise OSError(errno.EINVAL, "not a plain file", path)
+    name = path.rpartition(os.sep)[2]
+    return _signature(status) if is_config_file(name) and not _is_hidden(name) else None
 
 
 def read_file(path: Path) -> bytes:

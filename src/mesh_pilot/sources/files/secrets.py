@@ -50,7 +50,7 @@ CONFIG_MAP = "configmap/"
 """Begins the name of a credential that is a ConfigMap with CA certificates."""
 _CA = "ca.crt"
 
-_FORM = ": each from BEGIN to END, which stand on lines of their own"
+_FORM = ": each from BEGIN to END, which stand on separate lines"
 
 _TYPES = ("kubernetes.io/tls", "Opaque")
 
@@ -63,7 +63,7 @@ def make_credential(name: str, namespace: str, parts: Mapping[str, bytes]) -> tu
     """The credential of these PEM parts, and what is wrong with it; a problem's path is the part's name.
 
     A certificate needs its key and the other way round; CA certificates may stand alone. Grants may be among the
-    parts. Names that are no parts are passed over.
+    parts. Names that are not parts are passed over.
     """
     values: dict[str, bytes] = {}
     names: dict[str, str] = {}
@@ -176,7 +176,7 @@ def _check(secret: Secret, names: Mapping[str, str]) -> list[Problem]:
     problems = []
     if not secret.certificate_chain and not secret.private_key and not secret.ca_certificates:
         return [Problem("", f"holds no certificate: expected some of {', '.join(PART_NAMES)}")]
-    # Every part is judged, so that whoever mends the file sees all that is wrong with it. The chain and its key are
+    # Every part is judged, so that whoever fixes the file sees all that is wrong with it. The chain and its key are
     # compared last, once both could be read: Envoy refuses a pair that does not match, and with it the whole listener.
     chain = ca = key = None
     if secret.certificate_chain:
@@ -186,13 +186,13 @@ def _check(secret: Secret, names: Mapping[str, str]) -> list[Problem]:
         elif reason := presented_reason(chain[0]):
             problems.append(Problem(names["certificate_chain"], reason))
         if not secret.private_key:
-            problems.append(Problem(names["certificate_chain"], "has no private key beside it"))
+            problems.append(Problem(names["certificate_chain"], "has no private key next to it"))
     if secret.private_key:
         key = public_key_of(secret.private_key)
         if key is None:
             problems.append(Problem(names["private_key"], "is not an unencrypted PEM private key"))
         if not secret.certificate_chain:
-            problems.append(Problem(names["private_key"], "has no certificate beside it"))
+            problems.append(Problem(names["private_key"], "has no certificate next to it"))
     if secret.ca_certificates:
         ca = certificates(secret.ca_certificates)
         if ca is None:

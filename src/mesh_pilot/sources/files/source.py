@@ -21,7 +21,7 @@ from mesh_pilot.sources.files.content import (
 from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.files.parsing import UnitParser
 from mesh_pilot.sources.files.roots import Identity, Root
-from mesh_pilot.sources.files.scan import Scan, identities_of, scan
+from mesh_pilot.sources.files.scan import Scan, identities_of, scan, scan_touched
 from mesh_pilot.sources.files.waiting import FileTiming, PendingReadings
 from mesh_pilot.sources.files.watch import Watched, Watcher
 from mesh_pilot.sources.files.writers import Writers
@@ -51,7 +51,9 @@ class FileSourceStatistics:
     watching: str
     """The way it notices changes: ``events`` of the operating system, or ``polling`` with the reason if it has to."""
     being_written: int = 0
-    """Files that are open for writing: their last content stays in force."""
+    """Files that are open for writing: their last content is kept."""
+    listings: int = 0
+    """The number of scans that were of all folders, not of touched files alone."""
     ignored: tuple[IgnoredKind, ...] = ()
     """Objects of kinds that are not Istio's."""
 
@@ -62,9 +64,9 @@ class FileSource:
     What adds or changes objects is sent at once; what refuses or takes back some waits (`waiting` says for what). What
     is being written, can't be read, or has vanished, keeps what it said.
 
-    State: `_last` and `_index`, what is known, survive a restart; `_waiting`, changes that do not count yet; `_recent`,
-    units that changed since all was quiet; `_writers`, paths that are being written, and `_written`, which files those
-    are.
+    State: `_last` and `_index`, what is known, survive a restart; `_listed_at`, when all folders were looked through;
+    `_waiting`, changes that do not count yet; `_recent`, units that changed since all was quiet; `_writers`, paths that
+    are being written, and `_written`, which files those are.
     """
 
     def __init__(
@@ -88,6 +90,8 @@ class FileSource:
         self._synced = False
         self._looks = 0
         self._reads = 0
+        self._listings = 0
+        self._listed_at = -math.inf
         self._wake = trio.Event()
 
     def __repr__(self) -> str:
@@ -105,6 +109,7 @@ class FileSource:
             pending=len(self._waiting),
             being_written=len(self._writers.open),
             looks=self._looks,
+            listings=self._listings,
             reads=self._reads,
             watching=self._watching(),
             ignored=self._parser.ignored_kinds(),
@@ -161,6 +166,9 @@ class FileSource:
         self._last = attrs.evolve(found, changed={})
         self._looks += 1
         self._reads += found.reads
+        if found.is_complete:
+            self._listings += 1
+            self._listed_at = now
         if readings:
             self._changed_at = now
             self._recent |= readings.keys()
@@ -173,7 +181,10 @@ class FileSource:
         """A scan that skips files that are being written, or were while it ran."""
         watcher.catch_up()
         self._writers.mark()
-        find = partial(_scan_roots, self._roots, self._last, again, self._writers.open)
+        touched = watcher.take_touched()
+        if trio.current_time() >= self._listed_at + self._timing.rescan_seconds:
+            touched = None
+        find = partial(_scan_roots, self._roots, self._last, touched, again, self._writers.open)
         found, self._written = await trio.to_thread.run_sync(find, abandon_on_cancel=True)
         watcher.catch_up()
         if half_read := identities_of(self._writers.modified):
@@ -242,8 +253,13 @@ class FileSource:
 
 
 def _scan_roots(
-    roots: Sequence[Root], before: Scan, again: Collection[FileLocation], open_files: Collection[str]
+    roots: Sequence[Root],
+    before: Scan,
+    touched: Collection[str] | None,
+    again: Collection[FileLocation],
+    open_files: Collection[str],
 ) -> tuple[Scan, frozenset[Identity]]:
-    """One scan, and the identities of the files that are open for writing. Blocking."""
+    """One scan, and the identities of the files that are open for writing. Blocking. `touched`: None for all."""
     written = identities_of(open_files)
-    return scan(roots, before, again, written), written
+    found = None if touched is None else scan_touched(roots, before, touched, again, written)
+    return scan(roots, before, again, written) if found is None else found, written

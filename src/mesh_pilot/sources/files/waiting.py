@@ -6,8 +6,8 @@ The rules:
 - What refuses or takes back an object waits until nothing has changed in any file for a short time: the object may be
   on its way to another file.
 - So does, for longer, what was written in place: the rest of the file may be on its way.
-- The last content of a file that is being written stays in force.
-- A file with objects that now holds no document at all was probably truncated: its objects stay in force, which is
+- The last content of a file that is being written is kept.
+- A file with objects that now holds no document at all was probably truncated: its objects are kept, which is
   reported, until it has been empty for long enough. Deleting the file removes them without that wait.
 """
 
@@ -27,18 +27,18 @@ class FileTiming:
     """Waits, in seconds of Trio's clock."""
 
     quiet_seconds: float = 0.1
-    """Nothing may have changed for so long before an object is refused or taken back: the file may be half written,
-    the object on its way to another file."""
+    """The time without a change before an object is refused or taken back: the file may be half written, the object on
+    its way to another file."""
     patience_seconds: float = 2.0
-    """If files never come to rest, objects are rejected and removed after so long all the same."""
+    """The time after which objects are rejected and removed even if files never come to rest."""
     settle_seconds: float = 0.5
-    """A file that was written in place must not have changed for so long before it refuses or takes back an object: its
-    writer may close it and go on."""
+    """The time without a change before a file that was written in place refuses or takes back an object: its writer may
+    close it and go on."""
     open_seconds: float = 30.0
-    """The last content of a file that is open for writing stays for so long; then it is read as it is. So is one that
+    """The time that the last content of a file that is open for writing stays; then it is read as it is. So is one that
     is written in place and never comes to rest."""
     empty_seconds: float = 10.0
-    """A file must have been without any document for so long before its objects are removed."""
+    """The time that a file must have been without any document before its objects are removed."""
     rescan_seconds: float = 30.0
     """The interval of scans without any event: network file systems have none."""
     poll_seconds: float = 1.0
@@ -138,7 +138,7 @@ class PendingReadings:
     def _stands_empty(self, index: FileIndex, location: FileLocation) -> Unreadable:
         seconds = self._timing.empty_seconds
         return Unreadable(
-            f"is empty; {index.described(location)} stay in force until it has been empty for {seconds:g} s: "
+            f"is empty; {index.described(location)} are kept until it has been empty for {seconds:g} s: "
             "delete the file to remove them at once"
         )
 

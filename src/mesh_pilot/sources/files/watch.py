@@ -112,6 +112,10 @@ class Watcher:
         if self._folders is not None:
             self._folders.catch_up()
 
+    def take_touched(self) -> Collection[str] | None:
+        """The files that something happened to since the last call; None: it is not known, or there is more."""
+        return None if self._folders is None else self._folders.take_touched()
+
     async def _watch(self, watched: Watched, scope: trio.CancelScope, ready: trio.Event) -> None:
         tell = self._tell if inotify.is_there() else self._tell_from_thread
         reason = ""

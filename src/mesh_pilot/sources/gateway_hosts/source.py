@@ -139,7 +139,7 @@ class GatewayHosts:
 
         async def failed(reason: str, is_new: bool) -> None:
             if is_new:
-                stays = "its last addresses stay in force" if refresh.addresses else "its network is reached without it"
+                stays = "the last addresses are kept" if refresh.addresses else "the network is reached without it"
                 log.warning("host of a gateway cannot be resolved", host=refresh.of, reason=reason, meanwhile=stays)
 
         await self._rounds.run(

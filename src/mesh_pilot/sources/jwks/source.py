@@ -169,7 +169,7 @@ class KeySource:
         async def failed(reason: str, is_new: bool) -> None:
             self._failed += 1
             if is_new:
-                stays = "the last good ones stay in force" if refresh.keys else "its tokens are rejected"
+                stays = "the last good ones are kept" if refresh.keys else "the issuer's tokens are rejected"
                 log.warning("JWKS fetch failed", of=refresh.of, reason=reason, meanwhile=stays)
 
         await self._rounds.run(

@@ -1,7 +1,7 @@
 """Kubernetes' objects as a Galley sends them, in the form in which an API server writes them.
 
 The bodies are those of Galley's table of types: ``ServiceSpec``, ``Endpoints``, ``Pod`` and ``NodeSpec``. Names and
-labels come from the metadata beside them.
+labels come from the metadata next to them.
 """
 
 from __future__ import annotations

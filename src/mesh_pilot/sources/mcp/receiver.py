@@ -29,7 +29,7 @@ from mesh_pilot.xds.mcp.wire import Dialect
 log = structlog.get_logger(scope="mcp")
 
 ANSWER_TIMEOUT_SECONDS = 10.0
-"""How long the first sync waits for a collection that the server does not answer, counted from its last answer.
+"""The time that the first sync waits for a collection that the server does not answer, counted from its last answer.
 
 A server that answers nothing at all is not ready (a Galley without its first snapshot): there is no time limit then, as
 for a server that cannot be reached.
@@ -63,7 +63,7 @@ class McpReceiver:
         self.sink: Sink[DecodedItem] = Sink(collections, incremental=incremental)
         self.traffic = TrafficCounter()
         self.first_requests = FirstRequests(deque(), math.inf, one_by_one=False)
-        """Of the latest stream."""
+        """The first requests of the latest stream."""
         self._source = source
         self._collections = collections
         self._aliases = {
@@ -150,7 +150,7 @@ class McpReceiver:
         ``greeting_seconds``: how long to wait for the server's first message before the first request. ``on_message``
         is called for each message.
 
-        What was received before the stream broke or the call was cancelled stays in force.
+        What was received before the stream broke or the call was cancelled is kept.
         """
         self._connected, self._lost_at = True, None
         requests = deque(self.sink.open(without=without))
@@ -242,7 +242,7 @@ class McpReceiver:
             # What was rejected under an alias, or in an earlier response, has been logged already.
             write = log.warning if len(applied.rejected) > rejected_before else log.debug
             write(
-                "NACK sent; last valid versions stay in force, the rest is applied",
+                "NACK sent; last valid versions are kept, the rest is applied",
                 source=self._source,
                 collection=applied.collection,
                 reason=error.message,

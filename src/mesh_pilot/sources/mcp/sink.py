@@ -137,7 +137,7 @@ class Sink(Generic[V]):
     def open(self, *, without: Iterable[str] = ()) -> tuple[McpRequest, ...]:
         """Begin a stream: the first request of each collection, except those that the server lacks.
 
-        The resources of those stay in force.
+        The resources of those are kept.
         """
         self._not_offered = frozenset(without)
         requests = []

@@ -49,7 +49,7 @@ from mesh_pilot.xds.mcp.wire import SINK_PATH, SourceDialect
 log = structlog.get_logger(scope="mcp")
 
 GREETING_SECONDS = 1.0
-"""How long to wait for the server's trigger before the first request."""
+"""The time to wait for the server's trigger before the first request."""
 
 MAX_GIVE_UPS = 2
 """A collection that the server gave up over so often counts as missing. Once may be a coincidence: a restart."""
@@ -106,7 +106,7 @@ class SinkServer:
     def statistics(self) -> SinkServerStatistics:
         receiver = self._receiver.statistics()
         if not receiver.synced and not receiver.connected:
-            waiting_for = f"nobody has connected to {self._bound or self._address} yet"
+            waiting_for = f"no server has connected to {self._bound or self._address} yet"
             if self._refusal:
                 waiting_for += f"; {self._refusal}"
             receiver = attrs.evolve(receiver, waiting_for=waiting_for)
@@ -180,9 +180,7 @@ class SinkServer:
             )
         except (StreamEnded, StreamTerminatedError) as error:
             self._receiver.traffic.failed("UNAVAILABLE")
-            log.warning(
-                "configuration server disconnected; what it sent stays in force", peer=self._peer, why=str(error)
-            )
+            log.warning("configuration server disconnected; what it sent is kept", peer=self._peer, why=str(error))
         finally:
             self._peer = ""
 

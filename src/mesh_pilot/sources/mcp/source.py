@@ -110,7 +110,7 @@ class McpSource:
         reason = f"{self._server.address}: {reason.removeprefix(f'{self._server.address}: ')}"
         write = log.warning if reason != self._last_error else log.debug
         write(
-            "configuration server disconnected; what it sent stays in force",
+            "configuration server disconnected; what it sent is kept",
             source=self.name,
             why=reason,
             next_try_within_seconds=self._backoff.ceiling_seconds,

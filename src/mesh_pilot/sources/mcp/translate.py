@@ -73,7 +73,7 @@ def _kubernetes_object(
         if isinstance(body, core.ServiceSpec) and not (metadata.namespace and metadata.name):
             raise ValueError(f"{resource.name!r} is not namespace/name")
     except ValueError as error:
-        reason = f"is no {collection.message_name} that can be read: {error}"
+        reason = f"is not a readable {collection.message_name}: {error}"
         raise ConfigError(origin, None, (Problem("", reason),)) from None
     kind, found = object_of(body, metadata)  # type: ignore[arg-type]  # its message is a KubernetesBody
     problems = Problems()
@@ -169,7 +169,7 @@ class EventTranslator:
         for name in (*applied.recovered, *removed):
             yield (applied.collection, name), None
         for name, value in applied.upserted.items():
-            # A Kubernetes object is no item itself: only the services that it is part of are.
+            # A Kubernetes object is not an item itself: only the services that it is part of are.
             content = None if isinstance(value, KubernetesObject) else _content((value,))
             yield (applied.collection, name), content
         for rejected in applied.rejected:

@@ -41,7 +41,7 @@ _OCI_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 _MODULE_LAYERS = ("application/vnd.module.wasm.content.layer.v1+wasm", "application/wasm")
 
 _PLATFORMS = (("linux", "amd64"), ("wasi", "wasm"), ("wasip1", "wasm"))
-"""Of an image for several platforms, the one that is taken: Istio's agent takes the first of these."""
+"""Platforms of which one is taken from an image for several: the first of these, as Istio's agent does."""
 
 _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _NAME = re.compile(f"{_PART}(?:/{_PART})*")
@@ -93,7 +93,7 @@ class ImageCredentials:
     user: str = ""
     password: str = attrs.field(default="", repr=False)
     identity_token: str = attrs.field(default="", repr=False)
-    """For a token of the registry, in place of user and password."""
+    """The identity token to get a registry's token with, in place of user and password."""
     registry_token: str = attrs.field(default="", repr=False)
     """A token of the registry itself."""
 
@@ -326,7 +326,7 @@ def _platform(index: Mapping[str, Any]) -> str:
     if not found and len(entries) == 1:
         found = str(entries[0].get("digest", ""))
     if not _SHA256.fullmatch(found):
-        raise FetchError("the image is for several platforms, and linux/amd64 is none of them")
+        raise FetchError("the image is for several platforms, and linux/amd64 is not one of them")
     return found
 
 

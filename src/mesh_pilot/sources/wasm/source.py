@@ -2,7 +2,7 @@
 
 A module is fetched when an object first asks for it. After that a pinned one, or one with the policy ``IfNotPresent``,
 is never asked for again; with ``Always`` it is when the object changes, every 20 minutes, and after a restart. A file
-is looked at every few seconds. While that fails, the last good module stays in force.
+is looked at every few seconds. While that fails, the last good module is kept.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ REFRESH_SECONDS = 1200.0
 FILE_SECONDS = 5.0
 """The time between two looks at a file."""
 AT_ONCE, EACH = 8, 2
-"""Modules that are fetched at the same time, each in memory meanwhile: in all, and of one namespace."""
+"""Modules that are fetched at the same time, each in memory during the fetch: in all, and of one namespace."""
 
 _ASKING = tuple((kind,) for kind in KINDS)
 
@@ -236,7 +236,7 @@ class ModuleSource:
         events: EventSender,
         nursery: trio.Nursery,
     ) -> None:
-        """Begin to fetch what is newly asked for, and forget what nobody asks for."""
+        """Begin to fetch what is newly asked for, and forget what no object asks for."""
         wanted: dict[ModuleRef, list[Asked]] = {}
         owners: dict[ModuleRef, set[str]] = {}
         for key, each in (*asked.items(), *self._demand.also_needed()):
@@ -253,7 +253,7 @@ class ModuleSource:
             if refresh_of is not None:
                 refresh_of.owners = frozenset(owners[ref])
             # A module that is there is fetched again only where an object asks for it (pull policy Always), or if it is
-            # a file: an image that a tag names must not change under a fleet by itself.
+            # a file: an image that a tag names must not change under a fleet on its own.
             if refresh_of is None:
                 module = known.pop(ref, None) or WasmModule(ref)
                 refresh = _ModuleRefresh(
@@ -303,9 +303,9 @@ class ModuleSource:
             if not is_new:
                 return
             asking = (key for key, each in self._demand.asked().items() if each.ref == ref)
-            stays = "the last good one stays in force" if refresh.is_in_force else "failStrategy decides"
+            stays = "the last good one is kept" if refresh.is_in_force else "failStrategy decides"
             if not refresh.is_in_force and any(key in self._in_force for key in asking):
-                stays = "its object stays as it was before"
+                stays = "the object stays as it was before"
             log.warning("Wasm module cannot be fetched", module=refresh.of, reason=reason, meanwhile=stays)
 
         await self._rounds.run(

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 
 import trio
 
-from mesh_pilot.identity.trust.callers import AuthenticationError, AuthenticatorUnavailable, host_of
+from mesh_pilot.identity.trust.callers import AuthenticationError, AuthenticatorUnavailable
 from mesh_pilot.model.bounds import Bounds, check
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.net.rpc import ServerStream
 from mesh_pilot.net.rpc.shares import Shares
+from mesh_pilot.xds.ads.limits import owner_of
 from mesh_pilot.xds.ads.messages import Code, StreamError
 
 RawStream = ServerStream[bytes, bytes]
@@ -24,7 +25,7 @@ Admit = Callable[[Proxy], Proxy]
 """Notes the identity of a proxy, given what its call proves; raises AuthenticationError to refuse it."""
 
 Authenticate = Callable[[RawStream], Awaitable[Admit]]
-"""Finds out who makes a call. Raises AuthenticationError to refuse it, AuthenticatorUnavailable if nobody can tell."""
+"""Finds out who makes a call. Raises AuthenticationError to refuse it, AuthenticatorUnavailable if that is unknown."""
 
 
 async def admission(authenticate: Authenticate | None, call: RawStream) -> Admit:
@@ -69,7 +70,8 @@ class StreamPlaces:
         is its peer's.
         """
         shares = self.shares
-        owner = call.peer.spiffe_ids or host_of(call.peer.address)
+        # As its proxy will have it: an identity with two owners could have all places, and neither more than half.
+        owner = owner_of(next(iter(call.peer.spiffe_ids), ""), call.peer.address)
         if shares.is_full:
             other = shares.giving_way(owner)
             if other is None:

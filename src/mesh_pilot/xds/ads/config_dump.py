@@ -101,7 +101,7 @@ def resource_json(resource: Resource) -> Json:
 
 
 def _leave_out_module(settings: TypedExtensionConfig) -> None:
-    """Put a text in place of a module's bytes, which may be many."""
+    """Put a string in place of a module's bytes, which may be many."""
     for kind in (HttpWasm, NetworkWasm):
         plugin = kind()
         if settings.typed_config.Unpack(plugin):

@@ -8,6 +8,7 @@ import trio
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.xds.ads.decode import Decoder
+from mesh_pilot.xds.ads.due_pushes import DuePushes
 from mesh_pilot.xds.ads.encode import Encoder
 from mesh_pilot.xds.ads.observers import NO_ANSWER_OBSERVER, AnswerObserver, WorkloadObserver
 from mesh_pilot.xds.ads.resources import Catalog
@@ -25,12 +26,12 @@ class XdsOptions:
     bounds: Bounds = DEFAULT_BOUNDS
     """Limits on the number, size and rate of requests."""
     warming_seconds: float = 3.0
-    """How long listeners and routes wait for a client to request the endpoints of new clusters."""
+    """The time that listeners and routes wait for a client to request the endpoints of new clusters."""
     reconnect_grace_seconds: float = 0.2
-    """How long a reconnecting client has to request all that it has, before clusters are taken from it, or it is told
-    that clusters which it does not subscribe to have no endpoints."""
+    """The time that a reconnecting client has to request all that it has, before clusters are taken from it, or it is
+    told that clusters which it does not subscribe to have no endpoints."""
     nack_backoff_seconds: float = 0.25
-    """How long a type waits after the second NACK in a row; doubled at each further one."""
+    """The time that a type waits after the second NACK in a row; doubled at each further one."""
     max_nack_backoff_seconds: float = 30.0
     request_burst: float = 1000.0
     """Requests that a stream may send at once after a pause, if its rate is bounded."""
@@ -56,6 +57,8 @@ class SessionContext:
     """Learns who is connected, and how the applications are."""
     turn: trio.Lock = attrs.field(factory=trio.Lock)
     """Sessions that may work for long take turns: one does so at a time, for a slice."""
+    pushes: DuePushes = attrs.field(factory=DuePushes)
+    """The pushes to streams that a change has woken."""
     nack_log: LogLimiter = attrs.field(factory=LogLimiter)
     """Bounds the log lines about NACKs of all sessions,"""
     presence_log: LogLimiter = attrs.field(

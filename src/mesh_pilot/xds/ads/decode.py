@@ -23,7 +23,15 @@ from mesh_pilot.engine.snapshots import WeightedLru
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, BoundError, Bounds, check
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.model.service import Locality
-from mesh_pilot.xds.ads.messages import DeltaRequest, Node, PresentedVersions, Request, SotwRequest, Variant
+from mesh_pilot.xds.ads.messages import (
+    DeltaRequest,
+    Node,
+    PresentedVersions,
+    Request,
+    SharedNames,
+    SotwRequest,
+    Variant,
+)
 
 LARGE_REQUEST = 1024
 """Bytes from which on a request is decoded in parts."""
@@ -44,7 +52,8 @@ _TAIL = 256
 
 
 class Decoder:
-    """Decodes the requests of all streams. Mutable state: the latest small ones, decoded, and parts of large ones."""
+    """Decodes the requests of all streams. Mutable state: the latest small ones, decoded, parts of large ones, and
+    the last."""
 
     def __init__(self, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self._bounds = bounds
@@ -52,17 +61,27 @@ class Decoder:
         self._whole_sotw, self._whole_delta = partial(_whole_sotw, bounds=bounds), partial(_delta, bounds=bounds)
         self._cache = WeightedLru()
         self._small = WeightedLru(_SMALL_REQUESTS)
+        self._last: tuple[Variant, bytes, Request] | None = None
+        """The last request without a node. The next client that was sent the same answers the same: to compare bytes
+        costs less than to hash them."""
 
     def __repr__(self) -> str:
         return f"<Decoder {self._cache!r}>"
 
     def trim(self) -> int:
         """Forget parts that no client has sent since the last call; returns their size in names."""
+        self._last = None
         return self._cache.trim() + self._small.trim()
 
     def decode(self, data: bytes, variant: Variant) -> Request:
         """Raises google.protobuf.message.DecodeError, UnicodeDecodeError, or BoundError."""
-        return self.sotw(data) if variant is Variant.SOTW else self.delta(data)
+        last = self._last
+        if last is not None and last[0] is variant and last[1] == data:
+            return last[2]
+        request = self.sotw(data) if variant is Variant.SOTW else self.delta(data)
+        if request.node is None:
+            self._last = variant, data, request
+        return request
 
     def sotw(self, data: bytes) -> SotwRequest:
         """A ``DiscoveryRequest``."""
@@ -155,19 +174,9 @@ def _only_names(part: bytes, bounds: Bounds) -> tuple[str, ...] | None:
         message = discovery_pb2.DiscoveryRequest.FromString(part)
     except DecodeError:
         return None
-    names = _Names(message.resource_names)
+    names = SharedNames(message.resource_names)
     message.ClearField("resource_names")
     return None if message.ByteSize() else names
-
-
-class _Names(tuple[str, ...]):
-    """Names that many requests share: their hash, by which their subscriptions are found, is computed once."""
-
-    def __hash__(self) -> int:
-        known: int | None = self.__dict__.get("hash")
-        if known is None:
-            known = self.__dict__["hash"] = super().__hash__()
-        return known
 
 
 def _field_end(data: bytes, at: int, tag: int) -> int:
@@ -209,7 +218,7 @@ def read_node(data: bytes, bounds: Bounds) -> Node:
 def _node(message: base_pb2.Node, bounds: Bounds) -> Node:
     locality = message.locality
     texts = (message.id, message.cluster, locality.region, locality.zone, locality.sub_zone)
-    check(bounds, "max_name_length", "characters in a text of the node", max(map(len, texts)))
+    check(bounds, "max_name_length", "characters in a string of the node", max(map(len, texts)))
     return Node(
         id=message.id,
         metadata=plain_struct(message.metadata, bounds.max_node_values),

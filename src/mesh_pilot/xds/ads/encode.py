@@ -35,7 +35,7 @@ _RESOURCE_NAME = 3
 
 @attrs.frozen
 class EncoderStatistics:
-    """How often encoded responses were shared."""
+    """Statistics of the encoded responses that streams share."""
 
     encoded: int
     """Responses put together."""
@@ -48,7 +48,7 @@ class EncoderStatistics:
     evicted: int = 0
     """Responses that left it because it was full."""
     trimmed: int = 0
-    """Responses that left it because nobody was sent them any more."""
+    """Responses that left it because no client was sent them any more."""
 
 
 class Encoder:

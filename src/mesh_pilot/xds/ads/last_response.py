@@ -48,7 +48,7 @@ class NackedVersion:
 
 @attrs.define(eq=False)
 class Doubts:
-    """The things of which nobody knows whether the client has them. Mutable."""
+    """The things of which it is unknown whether the client has them. Mutable."""
 
     nacked: dict[str, NackedVersion] = attrs.field(factory=dict)
     """Names in responses that the client refused."""

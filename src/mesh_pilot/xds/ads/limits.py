@@ -10,9 +10,9 @@ from mesh_pilot.model.bounds import Bounds, check
 from mesh_pilot.model.proxy import Proxy
 
 
-def owner_of(proxy: Proxy, address: str) -> str:
-    """Whose a stream is: that of the identity that is proven, else of the address that it comes from."""
-    return proxy.identity or host_of(address)
+def owner_of(identity: str, address: str) -> str:
+    """The owner of a stream: the identity that is proven, else the address that it comes from."""
+    return identity or host_of(address)
 
 
 class PeerScopes:
@@ -33,7 +33,7 @@ class PeerScopes:
 
     def enter(self, stream: Hashable, address: str, proxy: Proxy) -> None:
         """A stream's proxy is known. Raises BoundError if that is one scope too many for whose it is."""
-        owner = owner_of(proxy, address)
+        owner = owner_of(proxy.identity, address)
         scope = self._scope_of(proxy)
         found = self._owners.get(owner, Counter())
         if scope not in found:

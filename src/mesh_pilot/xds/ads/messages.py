@@ -57,7 +57,7 @@ class Node:
     locality: Locality = NOWHERE
     cluster: str = ""
     version: str = ""
-    """Of Envoy, ``1.40.0``, or of another client as it puts it."""
+    """The version of Envoy, ``1.40.0``, or of another client as it puts it."""
     build: str = ""
     """See ``Proxy.build``."""
 
@@ -77,6 +77,16 @@ def proxy_of(node: Node | None) -> Proxy:
         )
     except NodeError as error:
         raise StreamError(Code.INVALID_ARGUMENT, str(error)) from error
+
+
+class SharedNames(tuple[str, ...]):
+    """Names that many requests share: their hash, by which their subscriptions are found, is computed once."""
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("hash")
+        if known is None:
+            known = self.__dict__["hash"] = super().__hash__()
+        return known
 
 
 @attrs.frozen

@@ -1,6 +1,6 @@
 """The observers of streams, outside of this room: quarantine and rollouts, auto-registration, traces.
 
-Each learns of what it needs, and of nothing else: a push that nobody traces costs no call. The observer of all that
+Each learns of what it needs, and of nothing else: a push that is not traced costs no call. The observer of all that
 happens on one stream is ``observing``, which passes it on to these. Streams, called clients here, are known by the
 number of their connection.
 """

@@ -60,7 +60,7 @@ class SessionObserver(StreamObserver):
         self._log_presence("proxy connected", version=proxy.version, variant=str(connection.variant))
 
     def disconnected(self) -> None:
-        """The stream has ended: write it to the log, if there ever was a proxy."""
+        """The stream ended: write it to the log, if there ever was a proxy."""
         self._answers.left(self._connection.id)
         if self._context.registry.observer is not None:
             self._context.registry.observer.left(self._connection.id, trio.current_time())
@@ -107,7 +107,7 @@ class SessionObserver(StreamObserver):
 
     def unserved(self, type_url: str) -> None:
         write = self.log.info if self._context.registry.unserved(type_url) else self.log.debug
-        write("type not served: answered with no resources, the stream goes on", type=type_url)
+        write("type not served: answered with no resources, the stream continues", type=type_url)
 
     def rejected(self, nack: Nack) -> None:
         self._connection.rejected(nack)
@@ -124,7 +124,7 @@ class SessionObserver(StreamObserver):
             return
         more = {"suppressed": suppressed} if suppressed else {}
         self.log.warning(
-            "NACK: what the proxy had before stays in force",
+            "NACK: what the proxy had before is kept",
             type=RESOURCE_TYPES[nack.type_url].short,
             resources=list(nack.names[:MAX_NAMES_LOGGED]),
             reason=nack.reason[:MAX_REASON_LOGGED],

@@ -4,7 +4,7 @@ The rules, as in Envoy's "Eventual consistency considerations" and decision 003:
 
 * Types go in the order of ``RESOURCE_TYPES``: clusters, endpoints, listeners, routes, ...
 * *Make.* Listeners and routes wait until the clusters that they may name were sent. Where a new cluster gets its
-  endpoints from us they wait for those too: Envoy warms the cluster until it has them, and answers 503 meanwhile.
+  endpoints from us they wait for those too: Envoy warms the cluster until it has them, and answers 503 until then.
 * *Break.* A cluster that is gone stays until listeners and routes that no longer name it were accepted. Its endpoints
   stay as long as the cluster.
 * *Trials.* While quarantine looks for what the client refuses, not all that belongs together is withheld together. So
@@ -13,9 +13,9 @@ The rules, as in Envoy's "Eventual consistency considerations" and decision 003:
 * Endpoints are sent again with their cluster, changed or not: Envoy waits for them whenever it gets a cluster.
 * A listener that is new to the client comes after the route tables that it requests already: Envoy keeps the table of a
   listener that is gone while that drains, and a listener that comes back takes it as it is.
-* Virtual hosts that are resources of their own go after their route table, and all of them whenever the table is new to
+* Virtual hosts that are separate resources go after their route table, and all of them whenever the table is new to
   the client: Envoy subscribes to them once, for all its tables, drops those of a table that it does not have, and does
-  not say when it has it anew (Envoy: VHDS over ADS).
+  not say when it has it again (Envoy: VHDS over ADS).
 
 A client that reconnects (decision 011) has all of this already, so nothing may be taken from it before it has told what
 it has. It gets a short grace period to request its listeners and routes again; then clusters that are gone are
@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from mesh_pilot.engine.patched import flat
-from mesh_pilot.engine.snapshots import NO_NAMES, Snapshot, absent
+from mesh_pilot.engine.snapshots import NO_NAMES, Snapshot, absent, without
 from mesh_pilot.model.proxy import LOCAL_CLUSTER
 from mesh_pilot.model.resource import (
     CLUSTER,
@@ -43,14 +43,15 @@ from mesh_pilot.model.resource import (
 )
 from mesh_pilot.xds.ads.messages import DeltaRequest, PresentedVersions, Variant
 from mesh_pilot.xds.ads.pending_response import PendingResponse
-from mesh_pilot.xds.ads.resources import Catalog, TypeResources
+from mesh_pilot.xds.ads.resources import Catalog, ProxyResources, TypeResources
 from mesh_pilot.xds.ads.subscription import Subscription
 
 REFERRERS = tuple(url for url, resource_type in RESOURCE_TYPES.items() if resource_type.refers_to_clusters)
 """Types whose resources name clusters."""
 
 MAX_PLACEHOLDERS = 1000
-"""For one client. A client may request any number of names; beyond this, clusters that are gone are removed at once."""
+"""The limit for one client, which may request any number of names; beyond it, clusters that are gone are removed at
+once."""
 
 
 class PushOrder:
@@ -65,25 +66,24 @@ class PushOrder:
         variant: Variant,
         catalog: Catalog,
         subscriptions: Mapping[str, Subscription],
-        source_of: Callable[[str], TypeResources | None],
         *,
         is_aggregated: bool,
         trial_of: Callable[[], str],
     ) -> None:
-        """``subscriptions`` are those of the stream, which adds to them; ``source_of`` gives those of a type.
-
-        ``trial_of`` gives the type of which quarantine looks for what the client refuses, empty if it does not.
+        """``subscriptions`` are those of the stream, which adds to them. ``trial_of`` gives the type
+        of which quarantine looks for what the client refuses, empty if it does not.
         """
+        self.resources: ProxyResources | None = None
+        """The client's resources; None before it is known, and at the end."""
         self._variant = variant
         self._catalog = catalog
         self._subscriptions = subscriptions
-        self._source_of = source_of
         self._is_aggregated = is_aggregated
         self._trial_of = trial_of
-        self._warming: set[str] = set()
+        self._warming = NO_NAMES
         """New clusters whose endpoints the client was not sent yet."""
-        self._new_tables: set[str] = set()
-        """Route tables that were sent anew before the client subscribed to virtual hosts."""
+        self._new_tables = NO_NAMES
+        """Route tables that were sent again before the client subscribed to virtual hosts."""
         self._is_reconnect = False
         """The client was connected before, here or to another replica."""
         self._reconnect_grace = False
@@ -105,22 +105,29 @@ class PushOrder:
         """The number of clusters whose endpoints listeners and routes wait for."""
         return len(self._warming)
 
+    def source_of(self, type_url: str) -> TypeResources | None:
+        """The client's resources of a type."""
+        return self.resources.set(type_url) if self.resources is not None else None
+
     # -- what the stream waits for
 
     @property
     def awaits_requests(self) -> bool:
         """True while the client should request something first."""
-        return self._must_warm() or bool(self._reconnect_grace and self.awaited_referrers()) or self.awaits_clusters()
+        # Asked twice for each push: what is not so mostly is not asked.
+        if (self._warming and self._must_warm()) or (self._reconnect_grace and self.awaited_referrers()):
+            return True
+        return CLUSTER not in self._subscriptions and self.awaits_clusters()
 
     def awaited_endpoints(self) -> frozenset[str]:
-        return frozenset(self._warming) if self._must_warm() else NO_NAMES
+        return self._warming if self._must_warm() else NO_NAMES
 
     def awaited_referrers(self) -> tuple[str, ...]:
         """Types that a reconnecting client should request before anything is taken from it."""
         if not self._reconnect_grace:
             return ()
         awaited = [LISTENER, ROUTE]
-        if self._variant is Variant.DELTA and self._source_of(VIRTUAL_HOST) is not None:
+        if self._variant is Variant.DELTA and self.source_of(VIRTUAL_HOST) is not None:
             awaited.append(VIRTUAL_HOST)
         if self._has_unknown_clusters:
             awaited.insert(0, ENDPOINT)
@@ -146,7 +153,7 @@ class PushOrder:
 
     def end_warming(self) -> None:
         """Go on although the client has not requested the endpoints of new clusters."""
-        self._warming.clear()
+        self._warming = NO_NAMES
 
     def end_reconnect_grace(self) -> None:
         """Go on although a reconnecting client has not requested clusters, listeners or routes."""
@@ -178,16 +185,16 @@ class PushOrder:
             self._early_versions = PresentedVersions()
 
     def presented_versions(self, subscription: Subscription, request: DeltaRequest) -> PresentedVersions:
-        """The versions that a client has of those it presents: also virtual hosts of tables that it let go of since."""
+        """The versions that a client has of those it presents: also virtual hosts of tables that it dropped since."""
         versions, new = request.initial_versions, self._new_tables
         if subscription.type_url != VIRTUAL_HOST or not new:
             return versions
-        self._new_tables = set()
+        self._new_tables = NO_NAMES
         return PresentedVersions({name: had for name, had in versions.items() if table_of(name) not in new})
 
     def note_nack(self, subscription: Subscription) -> None:
         if subscription.type_url == CLUSTER:
-            self._warming.clear()
+            self._warming = NO_NAMES
 
     # -- what to send
 
@@ -208,7 +215,7 @@ class PushOrder:
         return subscription.pending()
 
     def must_wait(self, subscription: Subscription, pending: PendingResponse, on_hold: Collection[str]) -> bool:
-        """True if a response has to wait for others. Types ``on_hold`` are not waited for."""
+        """True if a response has to wait for others. It does not wait for types ``on_hold``."""
         type_url = subscription.type_url
         if type_url in REFERRERS and (
             self._trial_of() in (CLUSTER, ENDPOINT) or self._are_clusters_unsent() or self._must_warm()
@@ -245,21 +252,21 @@ class PushOrder:
 
     def _refresh(self, subscription: Subscription) -> None:
         if subscription.is_stale:
-            subscription.refresh(self._source_of(subscription.type_url))
+            subscription.refresh(self.source_of(subscription.type_url))
 
     # -- make
 
     def _follow_clusters(self, clusters: Subscription, pending: PendingResponse) -> None:
         """Envoy waits for the endpoints of every cluster that is new or changed, even if they are as before."""
         touched = pending.put_names.union(clusters.nacked_names)
-        self._brought -= touched
+        self._brought = without(self._brought, touched)
         endpoints = self._subscriptions.get(ENDPOINT)
         if endpoints is not None:
             endpoints.request_again(touched)
         # On the first connect nothing serves yet, so that nothing has to be kept from breaking.
         if clusters.wildcard and (clusters.last.version or self._is_reconnect):
             new = absent(touched, clusters.client_state.entries)
-            self._warming.update(new, touched.intersection(clusters.nacked_names))
+            self._warming = self._warming.union(new, touched.intersection(clusters.nacked_names))
 
     def _follow_tables(self, routes: Subscription, pending: PendingResponse) -> None:
         """A table that is new to the client has none of its virtual hosts, whatever was sent of them before."""
@@ -280,15 +287,16 @@ class PushOrder:
         if not self._warming:
             return False
         clusters, endpoints = self._subscriptions.get(CLUSTER), self._subscriptions.get(ENDPOINT)
-        source = self._source_of(ENDPOINT)
+        source = self.source_of(ENDPOINT)
         if source is None or clusters is None or endpoints is None:
             return False
         self._refresh(endpoints)
-        self._warming = {
+        warm = [
             name
             for name in self._warming
-            if clusters.is_current(name) and source.get(name) is not None and endpoints.lacks(name)
-        }
+            if not (clusters.is_current(name) and source.get(name) is not None and endpoints.lacks(name))
+        ]
+        self._warming = without(self._warming, frozenset(warm))
         return bool(self._warming)
 
     def _are_tables_outdated(self, on_hold: Collection[str]) -> bool:
@@ -345,7 +353,7 @@ class PushOrder:
         For a placeholder cluster it gets nothing while that is needed: it has the old cluster as long as it waits for
         the endpoints of the new one. Neither does a client that came back for a cluster that it brought: it has the
         endpoints of before, and routes to them. (One that it was sent since it waits for, and for that with everything
-        else: not to answer would be for ever.)
+        else: not to answer would be forever.)
         """
         if not self._placeholders and not self._brought:
             return self._last_endpoints
@@ -358,7 +366,7 @@ class PushOrder:
         return stand_in
 
     def _last_endpoints(self, name: str) -> Resource | None:
-        """The answer to a request for endpoints of a cluster that the client has and that is gone meanwhile.
+        """The answer to a request for endpoints of a cluster that the client has and that is gone.
 
         Those it had, or none. It waits for them before it accepts the clusters, and then learns that this one is gone.
         """

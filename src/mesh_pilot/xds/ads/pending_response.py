@@ -8,8 +8,9 @@ from functools import cached_property
 
 import attrs
 
-from mesh_pilot.engine.snapshots import Snapshot
+from mesh_pilot.engine.snapshots import Snapshot, SnapshotStore
 from mesh_pilot.model.resource import Resource
+from mesh_pilot.xds.ads.messages import Response, Variant
 
 _DIGEST_MASK = (1 << 128) - 1
 
@@ -24,6 +25,8 @@ class PendingResponse:
     """Names that the client holds or requests, and that do not exist."""
     stand_ins: tuple[Resource, ...] = ()
     """The ``puts`` that stand in for resources that do not exist."""
+    completes: Snapshot | None = None
+    """The snapshot that a client has with it, if it is all that the client lacks of that."""
 
     def __len__(self) -> int:
         return len(self.touched)
@@ -66,6 +69,14 @@ class ResponseBuilder:
         return PendingResponse(tuple(self.puts), tuple(self.drops), tuple(self.stand_ins))
 
 
+def step(store: SnapshotStore, held: Snapshot, desired: Snapshot) -> tuple[PendingResponse | None, tuple[str, ...]]:
+    """The response that takes a client from what it holds to what it should, None for nothing; and the names that are
+    gone. The same for all streams in this state."""
+    names = store.diff(held, desired)
+    response, missing = offer(names, desired)
+    return (attrs.evolve(response, completes=desired) if names else None), missing
+
+
 def offer(names: frozenset[str], desired: Snapshot) -> tuple[PendingResponse, tuple[str, ...]]:
     """A response with what there is of these names, and the names that do not exist."""
     order = sorted(names)
@@ -85,18 +96,28 @@ def content_digest(resources: Iterable[Resource], removed: Iterable[str] = (), s
     return digest & _DIGEST_MASK
 
 
-@attrs.frozen
-class Content:
-    """The identity of the content of a response that holds changes."""
+def response_of(
+    variant: Variant,
+    type_url: str,
+    pending: PendingResponse,
+    state: Snapshot,
+    clusters: Snapshot | None,
+    *,
+    is_full_state: bool,
+) -> Response:
+    """The response to a client that has ``state`` with it; the same object for all streams in this state.
 
-    digest: int
-    version_suffixes: tuple[str, ...] = ()
-
-
-def content_of(pending: PendingResponse, removed: tuple[str, ...], clusters: Snapshot | None) -> Content:
-    """``clusters``: those that versions are suffixed with, see ``version_suffix``; None for plain versions."""
-    suffixes = () if clusters is None else tuple([version_suffix(r.name, clusters) for r in pending.puts])
-    return Content(content_digest(pending.puts, removed, suffixes), suffixes)
+    ``clusters``: those that versions are suffixed with, see ``version_suffix``; None for plain versions.
+    """
+    removed = pending.drops if variant is Variant.DELTA else ()
+    suffixes: tuple[str, ...] = ()
+    if is_full_state:
+        resources, digest = state.listing, state.digest
+    else:
+        resources = pending.puts
+        suffixes = () if clusters is None else tuple([version_suffix(r.name, clusters) for r in resources])
+        digest = content_digest(resources, removed, suffixes)
+    return Response(variant, type_url, state.version, f"{digest:032x}", resources, removed, suffixes, pending.touched)
 
 
 def version_suffix(name: str, clusters: Snapshot) -> str:

@@ -23,7 +23,7 @@ class References:
 
     by_type: dict[str, frozenset[str]] = attrs.field(factory=dict)
     has_hosts_apart: bool = False
-    """For a route table: its virtual hosts are resources of their own."""
+    """True for a route table whose virtual hosts are separate resources."""
 
     def of(self, type_url: str) -> frozenset[str]:
         return self.by_type.get(type_url, _NOTHING)
@@ -93,7 +93,7 @@ _PLAIN = frozenset(
 
 
 def _decoded(type_url: str, body: bytes) -> Any:
-    """The message, or None for a type that is not known, and for bytes that are none."""
+    """The message, or None for a type that is not known, and for bytes that can't be read."""
     try:
         descriptor = descriptor_pool.Default().FindMessageTypeByName(type_url.removeprefix(PREFIX))
         return GetMessageClass(descriptor).FromString(body)

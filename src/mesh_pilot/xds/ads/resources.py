@@ -85,7 +85,7 @@ class Catalog(Protocol):
 
         ``wake`` is called from the reducer with the type of a set that was read and may have changed, at most once
         until it is read again; with an empty text if all sets may be others. It must not block. ``requested`` gives the
-        names of a type that the proxy requests now; resources that nobody requests any more are not kept.
+        names of a type that the proxy requests now; resources that no proxy requests any more are not kept.
         """
         ...
 

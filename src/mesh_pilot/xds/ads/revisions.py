@@ -1,8 +1,8 @@
 """Tallies of revisions: the streams that each touches, what they are sent, and when the last has answered everything.
 
 Pure: the caller has the clock. A stream is woken within the write of a revision, before that has a number: it joins the
-*upcoming* tally, which `published` numbers. What else wakes streams, such as a certificate, is no revision: they leave
-that tally again once they look (`noted`).
+*upcoming* tally, which `published` numbers. What else wakes streams, such as a certificate, is not a revision: they
+leave that tally again once they look (`noted`).
 
     revisions = Revisions()
     follower = revisions.follow()          # one for each stream
@@ -135,10 +135,10 @@ class RevisionFollower:
         self._sent_of = 0
         self._had = 0
         self._has_begun = False
-        self._refused: set[str] = set()
+        self._refused: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
-        return f"<RevisionFollower {self.position()} waited for by {[tally.number for tally in self._pending]}>"
+        return f"<RevisionFollower {self.position()} pending for {[tally.number for tally in self._pending]}>"
 
     @property
     def is_behind(self) -> bool:
@@ -162,17 +162,17 @@ class RevisionFollower:
     def woken(self) -> None:
         """There may be news for it."""
         pending, upcoming = self._pending, self._revisions._upcoming
+        if pending and pending[-1] is upcoming:
+            return  # a change may concern several of its sets
         if not pending:
             self._remember()
-        elif pending[-1] is upcoming:
-            return
         elif len(pending) > 2 * MAX_OPEN:  # it does not answer: what is over for others is so for it
             pending[:] = [tally for tally in pending if not tally.is_dropped]
         pending.append(upcoming)
         upcoming.waiting += 1
 
     def noted(self) -> None:
-        """It looks for news now. What woke it last was no revision if none has been published since."""
+        """It looks for news now. What woke it last was not a revision if none has been published since."""
         if self._pending and not self._pending[-1].number:
             self._pending.pop().waiting -= 1
 
@@ -205,7 +205,7 @@ class RevisionFollower:
         """It refuses a response."""
         if not self._pending:
             self._remember()
-        self._refused.add(type_url)
+        self._refused |= {type_url}
         published = [tally for tally in self._pending if tally.number]
         tally = published[-1] if published else self._revisions._newest()
         if tally is None:
@@ -217,7 +217,8 @@ class RevisionFollower:
 
     def accepted(self, type_url: str) -> None:
         """It accepts a response."""
-        self._refused.discard(type_url)
+        if self._refused:
+            self._refused -= {type_url}
 
     def settled(self, at: float) -> None:
         """There is nothing more to send to it, and it has answered everything."""
@@ -225,7 +226,7 @@ class RevisionFollower:
         self._has_begun = True
 
     def left(self) -> None:
-        """The stream has ended."""
+        """The stream ended."""
         self._leave(None)
 
     def _leave(self, at: float | None) -> None:

@@ -63,9 +63,19 @@ class ReplayedCall:
     def has_message(self) -> bool:
         return self.first is not None or self.call.has_message
 
+    @property
+    def is_readable(self) -> bool:
+        return self.first is not None or self.call.is_readable
+
+    def receive_at_once(self, take: Callable[[bytes], bool], on_news: Callable[[], None], /) -> None:
+        self.call.receive_at_once(take, on_news)
+
     async def recv_message(self) -> bytes | None:
         first, self.first = self.first, None
         return first if first is not None else await self.call.recv_message()
+
+    def send_at_once(self, message: bytes, /) -> bool:
+        return self.call.send_at_once(message)
 
     async def send_message(self, message: bytes, /) -> None:
         await self.call.send_message(message)
@@ -185,7 +195,7 @@ class XdsServer:
 
     def disconnect(self, wanted: Callable[[Proxy], bool]) -> list[str]:
         """End the streams of the clients that are wanted; they connect again. Returns as `push_again`."""
-        error = StreamError(Code.UNAVAILABLE, "an operator has ended this stream")
+        error = StreamError(Code.UNAVAILABLE, "an operator ended this stream")
         return [self._named(session, lambda each: each.end(error)) for session in self._of(wanted)]
 
     def _of(self, wanted: Callable[[Proxy], bool]) -> list[Session]:
@@ -204,10 +214,9 @@ class XdsServer:
             with self._places.place(call) as place:
                 await self._wait_for_admission()
                 await self._dispatch(call, variant, only, place)
-        except (StreamError, BoundError) as raised:
-            error = stream_error(raised)
-            self._note_refused(call, error)
-            raise _grpc_error(error) from error
+        except (StreamError, BoundError) as error:
+            self._note_refused(call, stream_error(error))
+            raise _grpc_error(stream_error(error)) from error
 
     async def _wait_for_admission(self) -> None:
         """Limit the rate of new streams: a first request may cost much.
@@ -251,7 +260,7 @@ class XdsServer:
 
     @contextmanager
     def _interrupted_by_drain(self) -> Iterator[None]:
-        """For a stream that is not a session yet: the block is left early when the server begins to drain."""
+        """A block for a stream that is not a session yet, left early when the server begins to drain."""
         with trio.CancelScope() as scope:
             self._new.add(scope)
             try:
@@ -290,8 +299,7 @@ class XdsServer:
             self._scopes.leave(connection)
             self._context.workloads.left(connection.id)
             self.status.disconnect(connection)
-            session.stream.close()
-            session.observer.disconnected()
+            session.close()
 
     async def _admission(self, call: RawStream) -> Admit:
         """Find out who makes a call."""
@@ -304,7 +312,7 @@ class XdsServer:
     ) -> Proxy:
         check_labels(self._options.bounds, proxy.labels)
         proxy = attrs.evolve(admit(proxy), peer=host_of(peer.address))
-        self._places.shares.add(place, owner_of(proxy, peer.address))
+        self._places.shares.add(place, owner_of(proxy.identity, peer.address))
         self._scopes.enter(connection, peer.address, proxy)
         self._context.workloads.joining(connection.id, proxy, peer.address)
         return proxy

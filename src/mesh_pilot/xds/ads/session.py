@@ -1,13 +1,14 @@
-"""One stream on the wire: the call's own task reads requests, another one sends the responses of the state machine.
+"""One stream on the wire: requests go to the state machine and its responses out, in a task where it has to wait.
 
-The sending task sleeps until a request comes or the proxy's resources wake it. A client that does not read holds up
-that task only: what changes meanwhile is merged in the state machine.
+A stream that is up to date costs its change and its ACK, and no switch of tasks: its task sleeps. A change is pushed by
+one task for all streams that it has woken (`DuePushes`), and an ACK is taken in by whoever reads the socket
+(`Session._take_at_once`), because neither has to wait: a response that the windows do not hold, a request that is no
+ACK, a first response, what has to be generated, and every error wake the stream's own task, which does the rest.
 
-Two tasks, because either side may be silent for hours while the other has much to say; one that does both would have to
-wait for two things at once, which is a nursery for each message. A switch of tasks costs as much as a decision, so the
-sender is roused only when there may be something to send: most ACKs end in the receiver.
+A client that does not read holds up its own task only: what changes until it reads is merged in the state machine. That
+task reads no requests while it sends; they wait in the window, as those wait that come too fast.
 
-All state is in objects that belong to one of them, or that are only touched between two waits: `Stream` (what to send),
+All state is in objects that belong to the session, or that are only touched between two waits: `Stream` (what to send),
 `SessionObserver` (who learns of it), `NackPauses`, `Patience` and `Convergence` (times), `WarmingFollower`. A session
 that generates much takes turns with all others, in slices: the event loop belongs to thousands of streams, and the
 first push of one may take a second.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from math import inf
 from typing import Protocol
 
@@ -39,6 +41,9 @@ from mesh_pilot.xds.ads.warming_follower import WarmingFollower
 SLICE_SECONDS = 0.005
 """Time for which a session generates resources before others get their turn."""
 
+REQUESTS_A_LOOK = 32
+"""Requests that are taken before the stream is looked at for something to send."""
+
 BYTES_PER_REQUEST = 64 * 1024
 """A larger request counts as one more for each so many bytes."""
 
@@ -49,16 +54,24 @@ class Call(Protocol):
     @property
     def has_message(self) -> bool: ...
 
+    @property
+    def is_readable(self) -> bool: ...
+
+    def receive_at_once(self, take: Callable[[bytes], bool], on_news: Callable[[], None], /) -> None: ...
+
     async def recv_message(self) -> bytes | None: ...
+
+    def send_at_once(self, message: bytes, /) -> bool: ...
 
     async def send_message(self, message: bytes, /) -> None: ...
 
 
 class Session:
-    """One stream with its tasks.
+    """One stream with its task.
 
-    Mutable state: the sender while it sleeps, and until when, whether it has to look again before it does, whether the
-    stream is up to date for the first time yet, and whether and how it is to end.
+    Mutable state: the task while it sleeps, and until when, whether it has to look again before it does, whether a push
+    is due, the response that it has to send, the request that has to wait, whether the stream is up to date for the
+    first time yet, and whether and how it is to end.
     """
 
     def __init__(
@@ -99,15 +112,23 @@ class Session:
         )
         connection.stream = self.stream
         connection.look_again = self._look_again
-        self._scope = trio.CancelScope()
         self._sleeper: trio.lowlevel.Task | None = None
         self._sleeps_until = inf
         self._news = 0
         """The times that there was something to look at."""
+        self._is_due = False
+        self._unsent: tuple[Response, bytes, float] | None = None
+        """A response, encoded, and when work on it began, that the client's windows had no room for."""
+        self._held: tuple[Request, float] | None = None
+        """A request of a client that is too fast, and when its time comes. Nothing is read before."""
+        self._has_ended = False
+        """True once the client has half-closed."""
         self._is_new = True
         self._is_ending = False
         self._is_retiring = False
         self._error: StreamError | None = None
+        self._failure: Exception | None = None
+        """An error outside of the task, which raises it."""
 
     def __repr__(self) -> str:
         return f"<Session {self._connection.id} of {self._connection.peer} {self.stream!r}>"
@@ -115,17 +136,20 @@ class Session:
     async def run(self) -> None:
         """Talk until the client ends the stream or is gone. Raises StreamError when we end it.
 
-        If cancelled, nothing is left but the state machine, which the caller closes.
+        If cancelled, nothing is left to do but to close it.
         """
-        try:
-            async with trio.open_nursery() as nursery:
-                self._scope = nursery.cancel_scope
-                nursery.start_soon(self._send_all)
-                await self._receive_all()
-        except* StreamTerminatedError:
-            pass  # the client is gone, and there is nobody to tell
+        self._call.receive_at_once(self._take_at_once, self._rouse_task)
+        with suppress(StreamTerminatedError):  # the client is gone, and there is nobody to tell
+            await self._talk()
         if self._error is not None:
             raise self._error
+
+    def close(self) -> None:
+        """The stream is over: release what refers back to the session, as errors do by their frames. What is in no
+        cycle is freed now, and not by a collection."""
+        self.stream.close()
+        self.observer.disconnected()
+        del self.stream, self.observer, self._error, self._failure
 
     def end(self, error: StreamError) -> None:
         """End the stream with a status, once what there is to send is sent."""
@@ -135,10 +159,10 @@ class Session:
     def retire(self) -> None:
         """End the stream with OK once what there is to send is sent and answered.
 
-        The client goes on from there on another connection.
+        The client continues from there on another connection.
         """
         self._is_retiring = True
-        self._rouse()
+        self._rouse_task()
 
     def push_again(self) -> None:
         """Send all that the client holds once more, changed or not."""
@@ -147,58 +171,170 @@ class Session:
 
     def _finish(self) -> None:
         self._is_ending = True
-        self._rouse()
+        self._rouse_task()
 
     def _wake(self) -> None:
-        self._convergence.woken()
+        self._convergence.woken(self._context.pushes.since)
         self._connection.follower.woken()
-        self._rouse()
+        self._news += 1
+        if not self._is_due:
+            self._rouse()
 
     def _look_again(self) -> None:
         self._warming.told()
         self._rouse()
 
     def _rouse(self) -> None:
-        """Have the sender look for something to send."""
+        """Have the stream looked at for something to send: by its task, or, while that sleeps, by that of all."""
+        self._news += 1
+        if self._sleeper is None or self._is_due:
+            return
+        if self._is_new or self._is_retiring:
+            self._rouse_task()
+        else:
+            self._is_due = True
+            self._context.pushes.add(self._push)
+
+    def _rouse_task(self) -> None:
+        """Have the task look at everything."""
         self._news += 1
         sleeper, self._sleeper = self._sleeper, None
         if sleeper is not None:
             trio.lowlevel.reschedule(sleeper)
 
-    # -- the two tasks
+    # -- what needs no waiting, while the task sleeps
 
-    async def _receive_all(self) -> None:
-        """Take requests until the client has no more, or sends a wrong one."""
-        while (data := await self._call.recv_message()) is not None:
-            try:
-                await self._receive(data)
-            except (StreamError, BoundError) as error:
-                self._error = stream_error(error)
-                self._scope.cancel()
+    def _push(self) -> None:
+        """Send what the stream has to send, in the task of all streams. What has to wait is left to this one's own."""
+        self._is_due = False
+        if self._sleeper is None:
+            return  # it looks on its own before it sleeps
+        try:
+            self._push_at_once()
+        except Exception as error:
+            self._failure = error
+            self._rouse_task()
+
+    def _push_at_once(self) -> None:
+        began = trio.current_time()
+        if self._convergence.looked(began):
+            self._connection.follower.noted()
+        if self.stream.has_work:
+            self._rouse_task()
+            return
+        while (response := self.stream.next_response(self._pauses.on_hold())) is not None:
+            encoded = self._encode(response, began)
+            if not self._call.send_at_once(encoded):
+                self._unsent = response, encoded, began
+                self._rouse_task()
                 return
-            if self._must_look():
+            sent = trio.current_time()
+            self._note_sent(response, len(encoded), began, sent, sent)
+            began = sent
+            if not self.stream.has_news:
+                break
+        self._rest_at_once(began)
+
+    def _take_at_once(self, data: bytes) -> bool:
+        """Take a request as soon as it is read, if it is an ACK and the stream has nothing else to do. Raises nothing;
+        any other request, and one that is wrong, is left to the task."""
+        if self._sleeper is None or self._held is not None or self._is_new or self._is_retiring:
+            return False
+        try:
+            request = self._decode(data)
+            if request.error is not None or not self.stream.answers(request):
+                return False
+            self._note_size(len(data))
+            self._take(request)
+            if self.stream.has_news:
                 self._rouse()
-        self._finish()
+            else:
+                self._rest_at_once(trio.current_time())
+        except (DecodeError, UnicodeDecodeError):
+            return False
+        except Exception as error:
+            self._failure = error
+            self._rouse_task()
+        return True
 
-    def _must_look(self) -> bool:
-        """True after a request unless the sender sleeps, and has nothing to do before the time when it gets up."""
-        if self._is_new or self._is_retiring or self.stream.has_news or self._sleeper is None:
-            return True
-        return self._rest(trio.current_time()) < self._sleeps_until
+    def _rest_at_once(self, now: float) -> None:
+        """Note that there is nothing to send. The task is woken only if it has to get up earlier than it meant to."""
+        if self._rest(now) < self._sleeps_until:
+            self._rouse_task()
 
-    async def _receive(self, data: bytes) -> None:
-        """Take a request; of a stream that is new also those that came behind it. Raises StreamError, BoundError."""
-        request, wait = self._read(data)
+    # -- the task
+
+    async def _talk(self) -> None:
+        """Take what is requested and send what there is to send, then sleep until there is more; until the end.
+
+        Raises StreamError for a wrong request, and what went wrong outside of the task.
+        """
+        began = trio.current_time()
         while True:
-            if wait > 0:
-                self._registry.totals.delayed_requests += 1
-                await trio.sleep(wait)
+            # One look after another, because each may change what the next one finds: a request makes work, work makes
+            # a response; only if there is neither may the stream rest or end. Whatever happens while it waits in one
+            # of them counts as news, so that it does not sleep before it has looked again.
+            seen = self._news
+            await self._receive_some()
+            if self._failure is not None:
+                raise self._failure
+            if self._convergence.looked(began):
+                self._connection.follower.noted()
+            if self.stream.has_work:
+                await self._work()
+            if self._unsent is not None:
+                began = await self._send(*self._unsent)
+                continue
+            if self._is_new:
+                response = await self._first_response()
+            else:
+                response = self.stream.next_response(self._pauses.on_hold())
+            if response is not None:
+                began = await self._send(response, self._encode(response, began), began)
+                continue
+            deadline = self._rest(trio.current_time() if self._is_new else began)
+            self._is_new = self._is_new and self.stream.proxy is None
+            if self._is_ending or (self._is_retiring and self.stream.is_settled):
+                return
+            if self._news == seen and not self._may_receive:
+                deadline = deadline if self._held is None else min(deadline, self._held[1])
+                await (self._park(inf) if deadline == inf else self._sleep(deadline))
+            began = trio.current_time()
+
+    @property
+    def _may_receive(self) -> bool:
+        return self._held is None and not self._has_ended and self._call.is_readable
+
+    async def _receive_some(self) -> None:
+        """Take the requests that are there, up to one that has to wait; of a stream that is new as many as its turn
+        allows. Raises StreamError, BoundError."""
+        for _ in range(REQUESTS_A_LOOK):
+            if self._held is not None:
+                request, at = self._held
+                if trio.current_time() < at:
+                    return
+                self._held = None
+            elif self._may_receive:
+                data = await self._call.recv_message()
+                if data is None:
+                    self._has_ended = self._is_ending = True
+                    return
+                request, wait = self._read(data)
+                del data  # it may have 60 KB, and a stream that is new waits for its turn
+                if wait > 0:
+                    self._hold(request, wait)
+                    return
+            else:
+                return
             if not self._is_new:
                 self._take(request)
-                return
-            if (left := await self._receive_in_turn(request)) is None:
-                return
-            request, wait = left
+            elif (left := await self._receive_in_turn(request)) is not None:
+                self._hold(*left)
+
+    def _hold(self, request: Request, seconds: float) -> None:
+        """Take a request later."""
+        self._registry.totals.delayed_requests += 1
+        self._held = request, trio.current_time() + seconds
 
     async def _receive_in_turn(self, request: Request) -> tuple[Request, float] | None:
         """Take the first requests, which determine the proxy and its resources: streams that are new take turns.
@@ -225,21 +361,27 @@ class Session:
 
     def _read(self, data: bytes) -> tuple[Request, float]:
         """A request, and the seconds for which it has to wait. Raises StreamError, BoundError."""
-        request = self._parse(data)
-        self._registry.totals.largest_request = max(self._registry.totals.largest_request, len(data))
+        first, self._first = self._first, None
+        request = first or self._parse(data)
+        self._note_size(len(data))
         return request, self._seconds_to_wait(request, len(data))
 
+    def _note_size(self, size: int) -> None:
+        totals = self._registry.totals
+        if size > totals.largest_request:
+            totals.largest_request = size
+
+    def _decode(self, data: bytes) -> Request:
+        return self._context.decoder.decode(data, self._connection.variant)
+
     def _parse(self, data: bytes) -> Request:
-        first, self._first = self._first, None
-        if first is not None:
-            return first
         try:
-            return self._context.decoder.decode(data, self._connection.variant)
+            return self._decode(data)
         except (DecodeError, UnicodeDecodeError) as error:
             raise StreamError(Code.INVALID_ARGUMENT, f"the request cannot be decoded: {error}") from error
 
     def _seconds_to_wait(self, request: Request, size: int) -> float:
-        """How long a request has to wait: a client that is too fast is read slower, it is not refused.
+        """The seconds that a request has to wait: a client that is too fast is read slower, it is not refused.
 
         An ACK or NACK never waits. Other large requests count as several, for they cost as much.
         """
@@ -247,51 +389,22 @@ class Session:
             return 0.0
         return self._bucket.reserve(1 + size // BYTES_PER_REQUEST, trio.current_time())
 
-    async def _send_all(self) -> None:
-        """Send what there is to send, then sleep until there is more."""
-        began = trio.current_time()
-        while True:
-            seen = self._news
-            if self._convergence.looked(began):
-                self._connection.follower.noted()
-            if self.stream.has_work:
-                await self._work()
-            if self._is_new:
-                response = await self._first_response()
-            else:
-                response = self.stream.next_response(self._pauses.on_hold())
-            if response is not None:
-                began = await self._send(response, began)
-                continue
-            deadline = self._rest(trio.current_time() if self._is_new else began)
-            self._is_new = self._is_new and self.stream.proxy is None
-            if self._is_ending or (self._is_retiring and self.stream.is_settled):
-                self._scope.cancel()
-                return
-            if self._news == seen:
-                await self._sleep(deadline)
-            began = trio.current_time()
-
     async def _sleep(self, deadline: float) -> None:
-        """Sleep until there may be something to send, or the deadline; if cancelled, the same."""
-        self._sleeps_until = deadline
-        if deadline == inf:
-            await self._park()
-            return
+        """Sleep until there may be something to send, or the deadline. Takes a scope, which most streams do without."""
         with trio.move_on_at(deadline):
-            await self._park()
+            await self._park(deadline)
         if self._patience.end(self.stream):
             self.observer.log.debug("client did not request endpoints of new clusters; continuing without")
 
-    async def _park(self) -> None:
-        """Sleep until roused. Costs no object, as an event does for each sleep."""
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._sleeper = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
+    async def _park(self, until: float) -> None:
+        """Sleep until roused; who cancels it is to do so then. Costs no object, as an event does for each sleep."""
+        self._sleeps_until = until
         self._sleeper = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        await trio.lowlevel.wait_task_rescheduled(self._stop_sleeping)
+
+    def _stop_sleeping(self, _: object) -> trio.lowlevel.Abort:
+        self._sleeper = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     async def _work(self) -> None:
         """Generate what the client requests in slices, between which all others get their turn.
@@ -299,7 +412,7 @@ class Session:
         However many sessions have such work: in each round of the event loop one of them has one slice. If cancelled,
         what was generated stays for others.
         """
-        # A slice goes on where the one before it stopped: to begin again is to look at all that is generated already.
+        # A slice continues where the one before it stopped: to begin again is to look at all that is generated already.
         # But requests, or another World, may have changed the work between the two.
         work, seen = self.stream.work(), self._news
         while any(True for _ in work):
@@ -318,18 +431,27 @@ class Session:
             await trio.lowlevel.checkpoint()
             return self.stream.next_response(self._pauses.on_hold())
 
-    async def _send(self, response: Response, began: float) -> float:
-        """Send a response on which work began then; returns when it was sent."""
+    def _encode(self, response: Response, began: float) -> bytes:
+        """A response on which work began then, as it is sent now."""
         encoded = self._context.encoder.encode(response)
         self._convergence.sending()
         self._connection.sending(response, len(encoded), began)
+        return encoded
+
+    async def _send(self, response: Response, encoded: bytes, began: float) -> float:
+        """Send a response; returns when it was sent."""
         ready = trio.current_time()
+        self._unsent = None
         await self._call.send_message(encoded)
-        self._registry.sent_at = sent = trio.current_time()
-        if response.type_url in RESOURCE_TYPES:
-            self._connection.written(response, len(encoded), sent)
-            self._registry.times.pushed(response.type_url, len(encoded), sent - began, sent - ready)
+        sent = trio.current_time()
+        self._note_sent(response, len(encoded), began, ready, sent)
         return sent
+
+    def _note_sent(self, response: Response, size: int, began: float, ready: float, sent: float) -> None:
+        self._registry.sent_at = sent
+        if response.type_url in RESOURCE_TYPES:
+            self._connection.written(response, size, sent)
+            self._registry.times.pushed(response.type_url, size, sent - began, sent - ready)
 
     def _rest(self, now: float) -> float:
         """Note that there is nothing to send; returns until when, if nothing happens before.

@@ -25,16 +25,16 @@ SIZE_BOUNDS = (1, 10_000, 1_000_000, 4_000_000, 10_000_000, 40_000_000)
 
 @attrs.frozen
 class PushTimesState:
-    """Histograms of pushes at one moment."""
+    """Histograms of pushes at one time."""
 
     convergence_seconds: HistogramState
     """From the publishing of a change to the last ACK of the responses that it caused, one per stream."""
     queue_seconds: HistogramState
-    """From the moment that a stream is woken until it looks for news."""
+    """The time from the wake-up of a stream until it looks for news."""
     push_seconds: Mapping[str, HistogramState]
-    """By type, from the moment that a stream looks for news until a response is handed to its connection."""
+    """The time by type from when a stream looks for news until a response is handed to its connection."""
     send_seconds: HistogramState
-    """The last part of that: while the connection takes the response."""
+    """The last part of that: while the connection takes the response; 0 if it took it at once."""
     sizes: Mapping[str, HistogramState]
     """Bytes of responses by type."""
 
@@ -57,7 +57,7 @@ class PushTimes:
         self._converged.observe(seconds)
 
     def waited(self, seconds: float) -> None:
-        """A stream was woken so long ago, and looks for news now."""
+        """A stream was woken these seconds ago, and looks for news now."""
         self._queued.observe(seconds)
 
     def pushed(self, type_url: str, size: int, push_seconds: float, send_seconds: float) -> None:
@@ -107,7 +107,7 @@ class XdsStatistics(XdsTotals):
     connected: int
     """Streams of proxies; those of agents are apart."""
     connected_by_version: Mapping[str, int]
-    """By the version in the node of each proxy, ``unknown`` for none."""
+    """Streams of proxies by the version in their nodes; ``unknown`` without one."""
     agents_by_version: Mapping[str, int]
     """Streams that agents have for themselves, by the agent's version."""
     times: PushTimesState

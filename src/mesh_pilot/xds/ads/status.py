@@ -78,7 +78,7 @@ class ConnectionStatus:
     """One stream of one proxy."""
 
     id: int
-    """Of the stream, counted from 1 since the start."""
+    """The stream's number, counted from 1 since the start."""
     proxy: Proxy | None
     """None until its first request."""
     peer: str
@@ -108,11 +108,11 @@ class TypeDump:
 
     type_url: str
     version: str
-    """Of the last response."""
+    """The version of the last response."""
     is_acked: bool
     """True if that response was accepted."""
     resources: tuple[Resource, ...]
-    """By name. Empty bytes mean that the proxy brought a version that this server has never seen."""
+    """Resources by name. Empty bytes mean that the proxy brought a version that this server has never seen."""
 
 
 @attrs.define(eq=False)
@@ -148,24 +148,22 @@ class Connection:
         self.connected_at = registry.now()
         self.stream: Stream | None = None
         self.proxy: Proxy | None = None
+        self.is_agent = False
+        """True for the stream that an agent has for itself."""
         self.nacks: tuple[NackRecord, ...] = ()
         self.warming: tuple[Warming, ...] = ()
         """The resources that it has accepted, and does not use though it has had the time."""
         self.report: tuple[WarmingResource, ...] | None = None
         """The latest report of an agent on what warms at its proxy; None before the first."""
-        self.look_again: Callable[[], None] = lambda: None
+        self.look_again: Callable[[], None] = _nothing
         """Called when its agent has reported."""
         self.follower = registry.revisions.follow()
         self._types: defaultdict[str, _TypeRecord] = defaultdict(_TypeRecord)
 
-    @property
-    def is_agent(self) -> bool:
-        """True for the stream that an agent has for itself."""
-        return self.proxy is not None and bool(self.proxy.agent)
-
     def connected(self, proxy: Proxy) -> None:
         """The first request has said whose stream it is."""
         self.proxy = proxy
+        self.is_agent = bool(proxy.agent)
         if proxy.agent:
             self._registry.agents[_owner(proxy)] = self
         else:
@@ -248,6 +246,9 @@ class Connection:
         )
 
 
+def _nothing() -> None: ...
+
+
 def _owner(proxy: Proxy) -> tuple[str, str]:
     """The proxy that a stream is of, by what it cannot choose: an agent speaks for no proxy of another identity's."""
     return proxy.id, proxy.identity or proxy.peer
@@ -305,7 +306,7 @@ class StatusRegistry:
 
     @property
     def pushed_at(self) -> float:
-        """When a push last began or went on; minus infinity before the first."""
+        """When a push last began or continued; minus infinity before the first."""
         return max(at if at is not None else -math.inf for at in (self.published_at, self.sent_at))
 
     # -- recording
@@ -327,7 +328,7 @@ class StatusRegistry:
         certificate_end: datetime | None = None,
     ) -> Connection:
         """A stream began; ``tls_since``: when the client verified this server's certificate, None without TLS;
-        ``certificate_end``: of its own."""
+        ``certificate_end``: when the client's own certificate ends."""
         self.totals.streams_total += 1
         connection = Connection(self, self.totals.streams_total, variant, peer, tls_since, certificate_end)
         self._connections[connection.id] = connection
@@ -343,6 +344,7 @@ class StatusRegistry:
             position = connection.position().revision
             self.known.left(connection.id, proxy, self.now(), self.revisions.latest if position is None else position)
         connection.follower.left()
+        connection.stream, connection.look_again = None, _nothing  # both have the connection: a cycle
         self.streams_ended += 1
 
     def rejected(self, record: NackRecord) -> None:

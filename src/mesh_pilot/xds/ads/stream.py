@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Container, Hashable, Iterator,
 import attrs
 
 from mesh_pilot.engine.patched import Names
-from mesh_pilot.engine.snapshots import Snapshot, SnapshotStore
+from mesh_pilot.engine.snapshots import NO_NAMES, Snapshot, SnapshotStore, without
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import HEALTH, RESOURCE_TYPES, ROUTE, VIRTUAL_HOST, WARMING, Resource
@@ -137,22 +137,20 @@ class Stream:
         self._bounds = bounds
         self.proxy: Proxy | None = None
         """The client; None before its first request."""
-        self._resources: ProxyResources | None = None
         self._subscriptions: dict[str, Subscription] = {}
         self._order = PushOrder(
             variant,
             catalog,
             self._subscriptions,
-            self._source_of,
             is_aggregated=only is None,
             trial_of=trial_of,
         )
-        self._to_generate: set[str] = set()
+        self._to_generate = NO_NAMES
         """Types of which the client requests something that may not be generated yet."""
         self._unserved = Unserved(variant)
 
     def __repr__(self) -> str:
-        who = self.proxy.id if self.proxy else "nobody yet"
+        who = self.proxy.id if self.proxy else "no proxy yet"
         parts = [self._variant, who, *map(repr, self._subscriptions.values())]
         if self._order.warming:
             parts.append(f"{self._order.warming} clusters warming")
@@ -178,7 +176,7 @@ class Stream:
     ) -> Mapping[str, Resource]:
         """As ``client_state``, each resource with the objects that this client has it from (see ``ProxyResources``)."""
         held = self.client_state(type_url)
-        return held if self._resources is None else self._resources.explained(held, type_url, seen)
+        return held if self._order.resources is None else self._order.resources.explained(held, type_url, seen)
 
     def names(self, type_url: str) -> Names:
         """The names of a type that the client subscribes to, besides the wildcard."""
@@ -222,7 +220,7 @@ class Stream:
     @property
     def is_acked(self) -> bool:
         """True unless a response waits for its ACK."""
-        return not any(each.last.outstanding for each in self._subscriptions.values())
+        return not [each for each in self._subscriptions.values() if each.last.outstanding is not None]
 
     @property
     def awaits_requests(self) -> bool:
@@ -237,10 +235,9 @@ class Stream:
     @property
     def has_news(self) -> bool:
         """False if there is nothing to do or to send for certain: it costs little to ask."""
-        for each in self._subscriptions.values():
-            if each.last.outstanding is None and not each.is_even:
-                return True
-        return self.has_work or self._unserved.is_due
+        if self._to_generate or Subscription.have_news(self._subscriptions.values()):
+            return True
+        return self._unserved.is_due
 
     def waiting_for(self) -> Waiting:
         return Waiting(
@@ -269,9 +266,9 @@ class Stream:
         for subscription in self._subscriptions.values():
             if subscription.is_full_state and subscription.wildcard and subscription.is_settled:
                 self._catalog.snapshots.retain(subscription.client_state)
-        if self._resources is not None:
-            self._resources.close()
-            self._resources = None
+        if self._order.resources is not None:
+            self._order.resources.close()
+            self._order.resources = None
         self._subscriptions.clear()
 
     # -- requests
@@ -284,10 +281,10 @@ class Stream:
         """
         for type_url in RESOURCE_TYPES:
             if type_url in self._to_generate:
-                subscription, source = self._subscriptions.get(type_url), self._source_of(type_url)
+                subscription, source = self._subscriptions.get(type_url), self._order.source_of(type_url)
                 if subscription is not None and source is not None:
                     yield from source.work(subscription.names)
-                self._to_generate.discard(type_url)
+                self._to_generate = without(self._to_generate, frozenset((type_url,)))
 
     @property
     def has_work(self) -> bool:
@@ -304,7 +301,7 @@ class Stream:
 
     def on_request(self, request: Request) -> None:
         """Take a request in. Raises StreamError or BoundError when it must end the stream."""
-        resources = self._resources or self._identify(request.node)
+        resources = self._order.resources or self._identify(request.node)
         self._check_node(request.node)
         type_url = self._type_of(request.type_url)
         if type_url == HEALTH:
@@ -343,9 +340,9 @@ class Stream:
     def _identify(self, node: Node | None) -> ProxyResources:
         proxy = attrs.evolve(proxy_of(node), incremental=self._variant is Variant.DELTA and self._only is None)
         proxy = self.proxy = self._admit(proxy)
-        self._resources = self._catalog.open(proxy, self._woken, self._requested)
+        self._order.resources = self._catalog.open(proxy, self._woken, self._requested)
         self._observer.connected(proxy)
-        return self._resources
+        return self._order.resources
 
     def _woken(self, type_url: str) -> None:
         """The resources of a type may have changed; of all types, without one."""
@@ -358,9 +355,6 @@ class Stream:
     def _requested(self, type_url: str) -> Names:
         """The names that the client subscribes to; for virtual hosts, the tables."""
         return self._subscriptions.get(ROUTE if type_url == VIRTUAL_HOST else type_url, _IDLE).names
-
-    def _source_of(self, type_url: str) -> TypeResources | None:
-        return self._resources.set(type_url) if self._resources is not None else None
 
     def _check_node(self, node: Node | None) -> None:
         if node is not None and node.id and self.proxy is not None and node.id != self.proxy.id:
@@ -409,9 +403,9 @@ class Stream:
             return
         refused = subscription.nack()
         self._order.note_nack(subscription)
-        assert self.proxy is not None and self._resources is not None
+        assert self.proxy is not None and self._order.resources is not None
         sent = {resource.name: resource for resource in refused.resources} if refused else {}
-        resources = [*self._resources.explained(sent, subscription.type_url).values()]
+        resources = [*self._order.resources.explained(sent, subscription.type_url).values()]
         self._observer.rejected(_nack(self.proxy, subscription.type_url, nonce, version, error, resources))
 
     # -- responses
@@ -421,7 +415,7 @@ class Stream:
 
         The response counts as sent when it is returned. Types ``on_hold`` are left for later.
         """
-        if self._resources is not None and not self._resources.is_known:
+        if self._order.resources is not None and not self._order.resources.is_known:
             return None  # to say that there is nothing would take from a client what it has
         for type_url, subscription in self._subscriptions.items():
             if subscription.is_even or subscription.last.outstanding is not None or type_url in on_hold:

@@ -11,15 +11,15 @@ because the next response is again the difference between the two.
 What decides what is sent:
 
 * *Changed* names: ``diff(client_state, _desired)``.
-* *Requested* names: the client waits for them, changed or not. It just subscribed to them, or Envoy needs them anew
+* *Requested* names: the client waits for them, changed or not. It just subscribed to them, or Envoy needs them again
   (the endpoints of a cluster that was sent again). A requested name that does not exist is answered in Delta
   ("removed"), unless it will soon (``_awaited``); State of the World has no way to say so.
 * *Nacked* names: they were in a response that the client refused, so it may hold them or not. Envoy applies parts of a
   refused Delta or EDS response. A nacked name is sent again once it has another version. What was refused is never
-  repeated as it was, or client and server would be busy for ever.
+  repeated as it was, or client and server would be busy forever.
 * An *answer due*: a wildcard subscription that matches nothing must be told so.
 
-One response of a type is un-ACKed at a time. The client counts as holding a response from the moment it is sent; a NACK
+One response of a type is un-ACKed at a time. The client counts as holding a response as soon as it is sent; a NACK
 takes that back by making its names doubtful.
 
 The variants differ in two ways only.
@@ -45,21 +45,24 @@ protocol" document.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from functools import partial
+
+import attrs
 
 from mesh_pilot.engine.patched import Names, flat
 from mesh_pilot.engine.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore, absent, union, without
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds, check
 from mesh_pilot.model.resource import CLUSTER, LISTENER, RESOURCE_TYPES, Resource
 from mesh_pilot.xds.ads.last_response import Doubts, LastResponse, NackedVersion
-from mesh_pilot.xds.ads.messages import Phase, PresentedVersions, Response, SubscriptionStatistics, Variant
+from mesh_pilot.xds.ads.messages import Phase, PresentedVersions, Response, SharedNames, SubscriptionStatistics, Variant
 from mesh_pilot.xds.ads.pending_response import (
-    Content,
     PendingResponse,
     ResponseBuilder,
     content_digest,
-    content_of,
     offer,
     presented_versions,
+    response_of,
+    step,
 )
 from mesh_pilot.xds.ads.resources import TypeResources
 
@@ -93,6 +96,8 @@ class Subscription:
         """Names that do not exist yet: the client waits for them."""
         self._requested = NO_NAMES
         self._answer_due = False
+        self._asked: tuple[str, ...] | None = None
+        """State of the World: the names of the last request that was not stale, if requests share them."""
         self._has_named = False
         """State of the World: the client has ever subscribed by name, so that no names now mean nothing."""
         self._unnamed_by_stale = NO_NAMES
@@ -133,6 +138,10 @@ class Subscription:
 
         No names at all mean everything as long as there never were any; later they mean nothing. Raises BoundError.
         """
+        if names is self._asked and not self._unnamed_by_stale:
+            return  # an ACK: clients that request the same share the tuple
+        # Only names that requests share come again as the same object; others would be kept for nothing.
+        self._asked = names if not names or isinstance(names, SharedNames) else None
         if names:
             self._has_named = True
         now, has_wildcard = self._store.shared(_parsed, self._store, names)
@@ -151,7 +160,7 @@ class Subscription:
         self._unnamed_by_stale = NO_NAMES
 
     def note_stale_request(self, names: tuple[str, ...]) -> None:
-        """State of the World: a stale request did not name everything, so the client has let go of some.
+        """State of the World: a stale request did not name everything, so the client has dropped some.
 
         If it names them in its next request, it has to be sent them again.
         """
@@ -216,7 +225,7 @@ class Subscription:
             self._doubts.retain(self.names)
 
     def _unsubscribe(self, names: frozenset[str]) -> None:
-        """The client has let go of names that it had subscribed to."""
+        """The client has dropped names that it had subscribed to."""
         if not names:
             return
         self._requested = without(self._requested, names)
@@ -277,6 +286,21 @@ class Subscription:
         """True if the client holds what it should and waits for nothing, for certain: costs little."""
         is_same = self.client_state is self._desired and not self.is_stale
         return is_same and not (self._requested or self._doubts.nacked or self._answer_due)
+
+    @staticmethod
+    def have_news(subscriptions: Iterable[Subscription]) -> bool:
+        """True if there may be something to send of any that waits for no ACK. Asked twice for each push: it looks by
+        itself what `is_even` would tell."""
+        for each in subscriptions:
+            if each.last.outstanding is None and (
+                each.client_state is not each._desired
+                or each.is_stale
+                or each._requested
+                or each._doubts.nacked
+                or each._answer_due
+            ):
+                return True
+        return False
 
     def _changed(self) -> frozenset[str]:
         """The names by which the client's state differs from the desired one."""
@@ -339,12 +363,14 @@ class Subscription:
         ``must_stay`` tells which removals have to wait. ``stand_in`` gives what to send for a name that is requested
         and does not exist, where the client cannot be told so.
         """
-        changed = self._changed()
-        if not (changed or self._requested or self._doubts.nacked or self._answer_due):
-            return None
-        names = union(changed, self._requested)
+        if not (self._requested or self._doubts.nacked or self._answer_due):
+            # What nearly every push is: nothing is gone, nothing requested or in doubt.
+            found, gone = self._store.shared(step, self._store, self.client_state, self._desired)
+            if found is None or not gone:
+                return found
+        names = union(self._changed(), self._requested)
         if not self._doubts.nacked:
-            # The common case, the same for all streams in this state: nothing is gone, nothing is in doubt.
+            # The same for all streams in this state, too.
             response, missing = self._store.shared(offer, names, self._desired)
             if not missing:
                 return self._choose(response, {})
@@ -368,7 +394,7 @@ class Subscription:
         return self._choose(fresh.build(), refused)
 
     def _choose(self, fresh: PendingResponse, refused: Mapping[int, ResponseBuilder]) -> PendingResponse | None:
-        """Fresh content goes first. Refused content is tried again only if part of it has changed meanwhile."""
+        """Fresh content goes first. Refused content is tried again only if part of it has changed since it was read."""
         if self.is_full_state:
             return fresh if fresh.puts or fresh.drops or self._requested or self._answer_due else None
         if fresh.puts or (fresh.drops and self._can_remove) or self._answer_due:
@@ -397,33 +423,35 @@ class Subscription:
 
         With ``clusters``, those that the client holds, the versions of endpoints are suffixed with those of theirs.
         """
-        removed = pending.drops if self._can_remove else ()
         if self.is_full_state:
             self._doubts.before = self.client_state
-        self.client_state = self._state_with(pending)
+        self.client_state = state = self._state_with(pending)
         if self.is_full_state:
             self._doubts.nacked.clear()
             self._requested = NO_NAMES
-            resources, content = self.client_state.listing, Content(self.client_state.digest)
+            made = _whole_response
         else:
             for name in pending.touched if self._doubts.nacked else ():
                 self._doubts.nacked.pop(name, None)
-            self._requested = without(self._requested, pending.names)
-            resources, content = pending.puts, self._store.shared(content_of, pending, removed, clusters)
+            if self._requested:
+                self._requested = without(self._requested, pending.names)
+            made = _partial_response
         self._answer_due = False
-        nonce = f"{content.digest:032x}"
+        response = self._store.shared(made, self.variant, self.type_url, pending, state, clusters)
         last = self.last
-        last.nonce = nonce if nonce != last.nonce else nonce + "+"
-        last.version, last.phase = self.client_state.version, Phase.UNACKED
-        identity = (self.variant, self.type_url, last.version, last.nonce)
-        last.outstanding = Response(*identity, resources, removed, content.version_suffixes, pending.touched)
-        return last.outstanding
+        if response.nonce == last.nonce:
+            response = attrs.evolve(response, nonce=response.nonce + "+")
+        last.nonce, last.version, last.phase = response.nonce, response.version, Phase.UNACKED
+        last.outstanding = response
+        return response
 
     def _state_with(self, pending: PendingResponse) -> Snapshot:
         """The client's state once it has a response: the desired one, but for what is still held back.
 
         Written down from the desired state, so that the next comparison finds that among its ancestors.
         """
+        if pending.completes is not None and pending.completes is self._desired:
+            return self._desired
         before = self.client_state.entries
         held_back = without(self._changed(), pending.names)
         if not held_back and not pending.stand_ins:
@@ -478,6 +506,10 @@ class Subscription:
     def is_settled(self) -> bool:
         """True if the client has accepted all that it was sent."""
         return self.last.outstanding is None and self.last.phase is not Phase.NACKED and not self._doubts.nacked
+
+
+_whole_response = partial(response_of, is_full_state=True)
+_partial_response = partial(response_of, is_full_state=False)
 
 
 def _parsed(store: SnapshotStore, names: tuple[str, ...]) -> tuple[Names, bool]:

@@ -1,4 +1,4 @@
-"""Types that a client requests and that are not served: it is answered with nothing, and the stream goes on.
+"""Types that a client requests and that are not served: it is answered with nothing, and the stream continues.
 
 istiod does the same for a type that it has no generator for (``apigen``: "Still return an empty response - to not
 break waiting code"). Istio's clients request some of these in addition to Envoy's types, and one type that is not
@@ -62,7 +62,7 @@ class Unserved:
     @property
     def is_due(self) -> bool:
         """True if there is a response."""
-        return any(each.is_due and not each.is_unacked for each in self._types.values())
+        return bool(self._types) and any(each.is_due and not each.is_unacked for each in self._types.values())
 
     def next_response(self) -> Response | None:
         """An empty response that is due, if there is one; it counts as sent."""

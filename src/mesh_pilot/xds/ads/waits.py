@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from math import inf
 
 import trio
 
 from mesh_pilot.xds.ads.status import StatusRegistry
 from mesh_pilot.xds.ads.stream import Stream
+
+_NONE: frozenset[str] = frozenset()
 
 
 class NackPauses:
@@ -37,18 +40,18 @@ class NackPauses:
         self._in_a_row.clear()
         self._until.clear()
 
-    def on_hold(self) -> set[str]:
+    def on_hold(self) -> frozenset[str]:
         """The types that wait now."""
         if not self._until:
-            return set()
+            return _NONE
         now = trio.current_time()
         self._until = {type_url: until for type_url, until in self._until.items() if until > now}
-        return set(self._until)
+        return frozenset(self._until)
 
     @property
     def deadline(self) -> float:
         """When the first of them is over."""
-        return min(self._until.values(), default=inf)
+        return min(self._until.values()) if self._until else inf
 
 
 class Patience:
@@ -62,7 +65,7 @@ class Patience:
     def deadline(self, stream: Stream, now: float, *, is_tried: bool) -> float:
         """When to go on without it; call it when there is nothing to send. ``is_tried``: the stream awaits requests."""
         if not is_tried:
-            self._warming_until = self._grace_until = None
+            self._warming_until = self._grace_until = None  # what is waited for is here, or needed no more
             return inf
         waiting = stream.waiting_for()
         in_grace = waiting.referrers or waiting.clusters
@@ -98,10 +101,10 @@ class Convergence:
         """True while a change has not been accepted."""
         return self._changed_at is not None
 
-    def woken(self) -> None:
-        """There may be news."""
+    def woken(self, since: Callable[[], float]) -> None:
+        """There may be news, as ``since`` says from when on."""
         if self._woken_at is None:
-            self._woken_at = trio.current_time()
+            self._woken_at = since()
 
     def looked(self, now: float) -> bool:
         """The stream looks for news; False if nothing has woken it."""

@@ -34,7 +34,7 @@ class RegistryOptions(NamedTuple):
     """One kind of registry."""
 
     title: str
-    """Its name in ``--registries``."""
+    """The name in ``--registries``."""
     flags: type[RegistryFlags]
     needed: str
     """The hint for a command line that names nothing to serve: ``a Consul with --consul-server-url``."""
@@ -53,7 +53,7 @@ def names(text: str) -> tuple[str, ...]:
     found = text.replace(",", " ").split()
     for name in found:
         if name.lower() not in known:
-            raise ValueError(f"{name!r} is no registry: {', '.join(known.values())}")
+            raise ValueError(f"{name!r} is not a registry: {', '.join(known.values())}")
     return tuple(dict.fromkeys(known[name.lower()] for name in found))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
+import click
 
 from mesh_pilot.cli.lib.consul_agent import ConsulAgentFlags
 from mesh_pilot.cli.lib.options import duration
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from mesh_pilot.model.service import Protocol
 
 _FEW_QUERIES = 16
+_PEER = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 _flag = partial(flag, section="Consul")
 
@@ -30,7 +33,7 @@ def protocol(text: str) -> Protocol:
 
     found = Protocol.parse(text)
     if found is Protocol.AUTO and text.lower() != "auto":
-        raise ValueError(f"{text!r} is no protocol: http, http2, grpc, tcp, tls, ..., or auto")
+        raise ValueError(f"{text!r} is not a protocol: http, http2, grpc, tcp, tls, ..., or auto")
     return found
 
 
@@ -49,8 +52,15 @@ class ConsulFlags(ConsulAgentFlags):
         help="Instances of other datacenters also serve the host of the own one.",
         doc="Instances of [other datacenters](consul.md#several-datacenters) also serve the host of the own one.",
     )
+    consul_peer: tuple[str, ...] = _flag(
+        "--consul-peer",
+        default=(),
+        repeats=True,
+        help="Cluster peer of the own datacenter, whose exported services are read; repeatable.",
+        doc="[Cluster peer](consul-peering.md) of the own datacenter, whose exported services are read; repeatable.",
+    )
     consul_consistency: str = _flag(
-        "--consul-consistency", default="default", kind=("default", "consistent", "stale"), help="Of reads."
+        "--consul-consistency", default="default", kind=("default", "consistent", "stale"), help="Consistency of reads."
     )
     consul_partition: str = _flag("--consul-partition", default="", help="Partition of Consul Enterprise.")
     consul_namespace: str = _flag("--consul-namespace", default="", help="Namespace of Consul Enterprise.")
@@ -73,6 +83,13 @@ class ConsulFlags(ConsulAgentFlags):
         help="Consul's own config entries and intentions become routes, rules and policies.",
         doc="[Consul's own config entries and intentions](consul-mesh.md) become routes, rules and policies.",
     )
+    consul_connect: bool = _flag(
+        "--consul-connect/--no-consul-connect",
+        default=False,
+        help="Mutual TLS with proxies of Consul's own mesh; needs --consul-mesh.",
+        doc="[Mutual TLS with proxies of Consul's own mesh](migrate-consul.md), while services move; needs "
+        "`--consul-mesh`.",
+    )
     consul_intention_default: str = _flag(
         "--consul-intention-default",
         default="auto",
@@ -83,10 +100,14 @@ class ConsulFlags(ConsulAgentFlags):
         "--consul-mesh-namespace", default="default", help="Namespace of services that do not name one."
     )
     consul_default_protocol: Protocol | None = _flag(
-        "--consul-default-protocol", text="auto", kind=protocol, help="Of services that do not say."
+        "--consul-default-protocol", text="auto", kind=protocol, help="Protocol of services that do not name one."
     )
     consul_service_port: int = _flag(
-        "--consul-service-port", default=0, least=0, most=65535, help="Of services that say none; 0: that of instances."
+        "--consul-service-port",
+        default=0,
+        least=0,
+        most=65535,
+        help="Port of services without one; 0: that of instances.",
     )
     consul_address_tag: str = _flag(
         "--consul-address-tag", default="", help="Tagged address to reach instances at, such as wan."
@@ -107,11 +128,11 @@ class ConsulFlags(ConsulAgentFlags):
         default=30.0,
         text="30s",
         kind=hold,
-        help="How long sudden emptiness is doubted; or forever.",
+        help="Time for which sudden emptiness is doubted; or forever.",
         doc="The time for which services and instances are kept that Consul suddenly does not have; or `forever`.",
     )
     consul_wait: float = _flag(
-        "--consul-wait", default=60.0, kind=FlagKind.DURATION, help="How long a blocking query waits."
+        "--consul-wait", default=60.0, kind=FlagKind.DURATION, help="Time that a blocking query waits."
     )
     consul_max_queries: int = _flag(
         "--consul-max-queries", default=60, least=_FEW_QUERIES, help="Queries at once, at most; by agent."
@@ -129,7 +150,18 @@ class ConsulFlags(ConsulAgentFlags):
     def datacenters(self, environment: Mapping[str, str]) -> tuple[ConsulSettings, ...]:
         """The datacenters to follow, the mesh's own first; empty if no agent is named. Raises UsageError."""
         pairs = self.agents(environment)
+        if self._namespace(environment) == "*":
+            reason = "Consul's catalog does not say of which namespace a service is; name one"
+            raise click.UsageError(f"--consul-namespace: {reason}")
+        if self.consul_connect:
+            self._check_connect(environment)
         sharing = Counter(url for url, _ in pairs)
+        for peer in self.consul_peer:
+            if not pairs:
+                raise click.UsageError("--consul-peer needs an agent to ask: --consul-server-url")
+            if not _PEER.fullmatch(peer):
+                raise click.UsageError(f"--consul-peer: {peer!r} is not a peer's name: small letters, digits and -")
+            sharing[pairs[0][0]] += 1
         return tuple(
             self._datacenter(
                 self.agent(url, environment),
@@ -140,6 +172,20 @@ class ConsulFlags(ConsulAgentFlags):
             )
             for rank, (url, datacenter) in enumerate(pairs)
         )
+
+    def _check_connect(self, environment: Mapping[str, str]) -> None:
+        """Refuse what Connect can't be used with. Raises UsageError."""
+        if not self.consul_mesh:
+            raise click.UsageError("--consul-connect needs --consul-mesh: callers are judged by intentions")
+        if (
+            self.consul_partition
+            or self.consul_namespace
+            or {"CONSUL_PARTITION", "CONSUL_NAMESPACE"} & environment.keys()
+        ):
+            raise click.UsageError("--consul-connect is for Consul without partitions and namespaces")
+
+    def _namespace(self, environment: Mapping[str, str]) -> str:
+        return self.consul_namespace or environment.get("CONSUL_NAMESPACE", "")
 
     def _datacenter(
         self, agent: Agent, datacenter: str, environment: Mapping[str, str], *, is_first: bool, max_queries: int
@@ -154,14 +200,16 @@ class ConsulFlags(ConsulAgentFlags):
             remote=not is_first,
             merged=self.consul_merge_datacenters and not is_first,
             merges_others=self.consul_merge_datacenters and is_first,
+            peers=tuple(dict.fromkeys(self.consul_peer)) if is_first else (),
             domain=self.consul_domain.strip("."),
             partition=self.consul_partition or environment.get("CONSUL_PARTITION", ""),
-            consul_namespace=self.consul_namespace or environment.get("CONSUL_NAMESPACE", ""),
+            consul_namespace=self._namespace(environment),
             consistency=Consistency(self.consul_consistency),
             service_filter=self.consul_service_filter,
             service_tag=self.consul_service_tag,
             config_prefix=self.consul_config_prefix.strip("/") if is_first else "",
             mesh=self.consul_mesh and is_first,
+            connect=self.consul_connect and is_first,
             intention_default=IntentionDefault(self.consul_intention_default),
             namespace=self.consul_mesh_namespace,
             default_protocol=self.consul_default_protocol or Protocol.AUTO,

@@ -36,7 +36,7 @@ class KubernetesFlags:
         "--kubeconfig",
         help="How to reach its API server.  [default, with --registries: as a pod, or as kubectl does]",
         common=True,
-        doc="How to reach the API server of [a Kubernetes](kubernetes-registry.md).",
+        doc="How to reach the API server of [a Kubernetes](kubernetes.md#services).",
     )
     context: str = _flag("--context", default="", help="Context of the kubeconfig.  [default: its current one]")
     cluster_id: str = _flag(
@@ -60,16 +60,16 @@ class KubernetesFlags:
         "--cluster-timeout",
         default=30.0,
         kind=FlagKind.DURATION,
-        help="How long other clusters are waited for at the start; 0: for ever.",
-        doc="The time that the start waits for other clusters; 0: for ever.",
+        help="Time that startup waits for other clusters; 0: without limit.",
+        doc="The time that the start waits for other clusters; 0: forever.",
     )
     cluster_set: str = _flag(
         "--cluster-set",
         default="off",
         kind=("off", "exports", "hosts", "strict"),
-        help="How far ServiceExports and ServiceImports count (docs/kubernetes-registry.md).",
+        help="How far ServiceExports and ServiceImports count (docs/kubernetes.md).",
         doc="How far ServiceExports and ServiceImports count, see"
-        " [services of several clusters](kubernetes-registry.md#services-of-several-clusters).",
+        " [services of several clusters](kubernetes.md#services-of-several-clusters).",
     )
     insecure_kubeconfig_options: tuple[str, ...] = _flag(
         "--insecure-kubeconfig-options",

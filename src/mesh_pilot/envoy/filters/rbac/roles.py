@@ -1,6 +1,6 @@
-"""ServiceRoles as RBAC filters of their own, after those of AuthorizationPolicies: both have to allow a request.
+"""ServiceRoles as separate RBAC filters, after those of AuthorizationPolicies: both have to allow a request.
 
-The controlled services and the rules are in ``mesh.legacy``. Where a Policy requires a token that nobody can check,
+The controlled services and the rules are in ``mesh.legacy``. Where a Policy requires a token that cannot be checked,
 these filters let nothing pass: at proxyless gRPC servers, and for connections that do not look like HTTP to a port
 whose protocol is not declared.
 """

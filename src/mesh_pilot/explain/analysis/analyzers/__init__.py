@@ -34,6 +34,7 @@ ANALYZERS: tuple[Analyzer, ...] = (
     virtual_services.subsets_at_ingress,
     virtual_services.claims,
     virtual_services.near_hosts,
+    virtual_services.shared_tcp_ports,
     matches.unreachable,
     mesh_hosts.virtual_services,
     mesh_hosts.protocols,

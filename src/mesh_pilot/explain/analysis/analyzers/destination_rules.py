@@ -32,8 +32,8 @@ def hosts_and_subsets(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
             if survey.hosts.may_be_elsewhere(full) or _covers_any(survey, full):
                 continue
             near = survey.hosts.meant(spec.host, config.namespace)
-            mend = f"Did you mean {near}?" if near else ""
-            yield found(codes.UNKNOWN_RULE_HOST, config, "spec.host", spec.host, mend=mend)
+            fix = f"Did you mean {near}?" if near else ""
+            yield found(codes.UNKNOWN_RULE_HOST, config, "spec.host", spec.host, fix=fix)
             continue
         labels = _endpoint_labels(survey, known)
         if not labels and not survey.has_pods and not _is_of_kubernetes(known):
@@ -86,7 +86,7 @@ def certificates(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
 def _names_no_roots(config: Config, tls: api.ClientTlsSettings | None) -> bool:
     if tls is None or tls.mode not in _VERIFYING or tls.ca_certificates:
         return False
-    return not (tls.credential_name and config.spec.workload_selector is not None)
+    return not ((tls.ca_cert_credential_name or tls.credential_name) and config.spec.workload_selector is not None)
 
 
 def credentials(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
@@ -103,11 +103,14 @@ def credentials(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
         for index, port in enumerate(policy.port_level_settings):
             settings.append((f"spec.trafficPolicy.portLevelSettings[{index}].tls", port.tls))
         for path, tls in settings:
-            if tls is not None and tls.credential_name:
-                name = tls.credential_name.rpartition("/")[2]
-                if name not in known and f"{name}-cacert" not in known:
-                    arguments = "credentialName", tls.credential_name
-                    yield found(codes.NOT_FOUND, config, f"{path}.credentialName", *arguments)
+            if tls is None:
+                continue
+            named = {"credentialName": tls.credential_name, "caCertCredentialName": tls.ca_cert_credential_name}
+            for field, credential in named.items():
+                # Roots may stand in a secret by themselves, under a name of this form.
+                name = credential.rpartition("/")[2]
+                if name and name not in known and f"{name}-cacert" not in known:
+                    yield found(codes.NOT_FOUND, config, f"{path}.{field}", field, credential)
 
 
 def shadowed(survey: AnalysisContext) -> Iterator[AnalysisMessage]:

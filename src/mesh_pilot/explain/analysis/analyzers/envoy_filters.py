@@ -26,7 +26,7 @@ def patches(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
                 break
             path, name = f"spec.configPatches[{index}]", _filter_name(object_patch)
             operation, apply_to = object_patch.patch.operation, object_patch.apply_to
-            # A wrong operation has a message of its own; a relative one depends on what other EnvoyFilters add first.
+            # A wrong operation has its own message; a relative one depends on what other EnvoyFilters add first.
             is_relative = operation in _RELATIVE
             if operation is _Operation.ADD and apply_to in _ROUTES:
                 yield found(codes.ADD_PATCH, config, path)
@@ -45,7 +45,7 @@ def patches(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
 
 
 def _filter_name(patch: api.EnvoyFilterEnvoyConfigObjectPatch) -> str:
-    """The name of the filter that a patch adds, else that of the one it is beside."""
+    """The name of the filter that a patch adds, else that of the one it is next to."""
     value = patch.patch.value if patch.patch is not None else None
     if value is None or not value.fields:
         return ""

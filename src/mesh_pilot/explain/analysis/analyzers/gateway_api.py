@@ -41,7 +41,7 @@ def _may_be_elsewhere(survey: AnalysisContext, reason: str) -> bool:
 
 
 def parents(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
-    """Routes and ListenerSets whose Gateway does not exist: nobody gives them a status."""
+    """Routes and ListenerSets whose Gateway does not exist: no control plane gives them a status."""
     for kind in _ROUTES:
         for config in survey.of(kind):
             for index, ref in enumerate(config.spec.parent_refs):

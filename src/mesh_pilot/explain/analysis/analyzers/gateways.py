@@ -18,6 +18,7 @@ from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, ful
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Secret
 from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.sources.acme.wanted import name_of
 
 
 def proxies(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
@@ -218,6 +219,8 @@ def credentials(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     if not (known or broken or picture.has_secrets):
         return
     near_names = NearNames({plain for _, plain in known})
+    acme = picture.mesh.acme
+    ordered = {name_of(each, survey.root_namespace) for each in (acme.credentials if acme is not None else ())}
     for gateway in survey.of("Gateway"):
         workloads = [w for w in survey.workloads.matching("", gateway.spec.selector) if w.is_pod or w.type]
         namespaces = list(dict.fromkeys(w.namespace for w in workloads)) or [gateway.namespace]
@@ -229,13 +232,13 @@ def credentials(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
                 if any(place in broken for place in places):
                     yield found(codes.INVALID_CREDENTIAL, gateway, path, gateway.name, namespaces[0])
                 elif ended := _expired(picture.secrets.get(next((p for p in places if p in known), ("", "")))):
-                    mend = f"Renew {name}: its certificate expired at {ended:%F %T} UTC."
-                    yield found(codes.INVALID_CREDENTIAL, gateway, path, gateway.name, namespaces[0], mend=mend)
-                elif not any(place in known for place in places):
+                    fix = f"Renew {name}: its certificate expired at {ended:%F %T} UTC."
+                    yield found(codes.INVALID_CREDENTIAL, gateway, path, gateway.name, namespaces[0], fix=fix)
+                elif not any(place in known or place in ordered for place in places):
                     close = near_names.nearest(name)
                     add = f"Add a Secret or a folder of --secrets-dir with this name, for namespace {namespaces[0]}."
-                    mend = f"Did you mean {close}?" if close else add
-                    yield found(codes.NOT_FOUND, gateway, path, "credentialName", name, mend=mend)
+                    fix = f"Did you mean {close}?" if close else add
+                    yield found(codes.NOT_FOUND, gateway, path, "credentialName", name, fix=fix)
 
 
 def _expired(secret: Secret | None) -> datetime | None:

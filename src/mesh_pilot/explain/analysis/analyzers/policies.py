@@ -17,7 +17,15 @@ from mesh_pilot.model.config import Config
 from mesh_pilot.model.spiffe import SCHEME
 from mesh_pilot.world.names import GATEWAY_NAME
 
-_BY_MATCH_LABELS = ("PeerAuthentication", "RequestAuthentication", "ProxyConfig", "WasmPlugin", "TrafficExtension")
+_BY_MATCH_LABELS = (
+    "PeerAuthentication",
+    "RequestAuthentication",
+    "ProxyConfig",
+    "WasmPlugin",
+    "TrafficExtension",
+    "LocalRateLimit",
+    "GlobalRateLimit",
+)
 _BY_LABELS = ("EnvoyFilter", "ServiceEntry")
 _OF_CLIENTS = ("EnvoyFilter", "ProxyConfig")
 _OF_GATEWAYS = ("AuthorizationPolicy", "RequestAuthentication", "Telemetry", "WasmPlugin", "TrafficExtension")
@@ -34,7 +42,7 @@ def selector_of(config: Config) -> Mapping[str, str]:
 
 
 def authorization(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
-    """AuthorizationPolicies that select nobody, or name a namespace that is not there."""
+    """AuthorizationPolicies that select no workload, or name a namespace that is not there."""
     namespaces = [n.name.lower() for n in survey.of_kubernetes("Namespace")]
     for config in survey.of("AuthorizationPolicy"):
         yield from _selecting_nobody(survey, config)
@@ -97,7 +105,7 @@ def _matches(namespace: str, pattern: str) -> bool:
 
 
 def selecting_nobody(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
-    """Other objects that select nobody."""
+    """Other objects that select no workload."""
     for kind in (*_BY_MATCH_LABELS, *_BY_LABELS):
         for config in survey.of(kind):
             labels = selector_of(config)
@@ -175,8 +183,8 @@ def misspelt(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
 
 def unknown_callers(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Namespaces and identities in AuthorizationPolicies that no known caller has."""
-    # What is known are proxies, registrations and objects. A caller that is none of them may come later, so only a slip
-    # is a warning. Where Namespaces of Kubernetes are known, those decide (IST0101).
+    # What is known are proxies, registrations and objects. A caller that is not one of them may come later, so only a
+    # slip is a warning. Where Namespaces of Kubernetes are known, those decide (IST0101).
     if not survey.knows_clients or survey.of_kubernetes("Namespace"):
         return
     accounts = frozenset(_accounts(survey))

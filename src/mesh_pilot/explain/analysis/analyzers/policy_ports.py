@@ -91,7 +91,7 @@ def closed_tcp_ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
         is_custom = spec.action is _Action.CUSTOM and spec.provider is not None and spec.provider.name in asks
         if spec.action is not _Action.DENY and not is_custom:
             continue
-        # ALLOW is no danger: what it cannot match on a connection stays closed, as the user expects of it.
+        # ALLOW is not a danger: what it cannot match on a connection stays closed, as the user expects of it.
         tcp = {port.number: port for port in _served(survey, config) if port.protocol.is_tcp}
         for index, rule in enumerate(spec.rules if tcp else ()):
             path, ports = _closed(rule, f"spec.rules[{index}]", tcp)

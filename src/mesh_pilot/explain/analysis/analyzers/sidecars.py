@@ -1,4 +1,4 @@
-"""Objects of which one workload uses one: Sidecars and Telemetries that select nobody, or the same workloads."""
+"""Objects of which one workload uses one: Sidecars and Telemetries that select none, or the same ones."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def _several_general(configs: list[Config], type: MessageType) -> Iterator[Analy
         by_namespace.setdefault(config.namespace, []).append(config)
     for namespace, several in by_namespace.items():
         if len(several) > 1:
-            names, mend = _names(several), _oldest(several)
+            names, fix = _names(several), _oldest(several)
             for config in several:
-                yield found(type, config, "", names, namespace, mend=mend)
+                yield found(type, config, "", names, namespace, fix=fix)
 
 
 def _selecting(
     survey: AnalysisContext, configs: list[Config] | tuple[Config, ...], path: str, type: MessageType
 ) -> Iterator[AnalysisMessage]:
-    """Objects that select nobody, and those that select the same workload."""
+    """Objects that select no workload, and those that select the same one."""
     # Two ways to be in conflict: known workloads that several select, and equal selectors where no workload is known. A
     # pair is told once, by the first of them.
     by_workload: dict[WorkloadKey, list[Config]] = {}
@@ -99,11 +99,12 @@ def _selecting(
 def _conflict(
     type: MessageType, several: list[Config], namespace: str, workload: str, told: set[ConfigKey]
 ) -> Iterator[AnalysisMessage]:
-    names, mend = _names(several), _oldest(several)
+    names = _names(several)
+    fix = "" if type is codes.CONFLICTING_TELEMETRIES else _oldest(several)
     for config in several:
         if config.key not in told:
             told.add(config.key)
-            yield found(type, config, "", names, namespace, workload, mend=mend)
+            yield found(type, config, "", names, namespace, workload, fix=fix)
 
 
 def _oldest(several: list[Config]) -> str:
@@ -119,7 +120,7 @@ WorkloadKey = tuple[str, str, frozenset[tuple[str, str]]]
 
 
 def _key(workload: KnownWorkload) -> WorkloadKey:
-    """One address may have several workloads, with labels of their own."""
+    """The key of a workload: one address may have several, each with its own labels."""
     return (workload.namespace, workload.name, frozenset(workload.labels.items()))
 
 

@@ -97,12 +97,12 @@ def _message(type: MessageType, config: Config, problem: Problem) -> AnalysisMes
 
 def kept_back(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Objects and sources that proxies do not follow; see ``explain.truth``."""
-    for key, (why, mend) in survey.picture.kept_back.items():
+    for key, (why, fix) in survey.picture.kept_back.items():
         config = survey.picture.configs.get(key) or Config(key, None, origin=Origin("nowhere"))
-        yield attrs.evolve(found(codes.KEPT_BACK, config, "", why), own_mend=mend)
-    for source, (why, mend) in survey.picture.not_followed.items():
+        yield attrs.evolve(found(codes.KEPT_BACK, config, "", why), own_mend=fix)
+    for source, (why, fix) in survey.picture.not_followed.items():
         config = Config(ConfigKey("Source", "", source), None, origin=Origin(source))
-        yield attrs.evolve(found(codes.SOURCE_NOT_FOLLOWED, config, "", why), own_mend=mend)
+        yield attrs.evolve(found(codes.SOURCE_NOT_FOLLOWED, config, "", why), own_mend=fix)
 
 
 def deprecated(survey: AnalysisContext) -> Iterator[AnalysisMessage]:

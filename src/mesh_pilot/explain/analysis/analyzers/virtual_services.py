@@ -13,8 +13,10 @@ from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.hosts import KnownHost, NearNames
 from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, full_name, listed
-from mesh_pilot.model.config import Config
+from mesh_pilot.mesh.virtual_hosts.host_candidates import HTTP_PORT
+from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.hosts import host_matches
+from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.names import MESH_GATEWAY, full_gateway
 
 GATEWAY_API = "gateway.networking.k8s.io"
@@ -57,9 +59,7 @@ def destinations(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
                 yield from _port(config, target, known)
             elif not survey.hosts.may_be_elsewhere(survey.full_host(host, config.namespace)):
                 what = "mirror host" if target.is_mirror else "host"
-                yield found(
-                    codes.NOT_FOUND, config, f"{target.path}.host", what, host, mend=_hint(survey, host, config)
-                )
+                yield found(codes.NOT_FOUND, config, f"{target.path}.host", what, host, fix=_hint(survey, host, config))
 
 
 def _hint(survey: AnalysisContext, host: str, config: Config) -> str:
@@ -80,8 +80,8 @@ def _port(config: Config, target: RouteTarget, known: KnownHost) -> Iterator[Ana
             yield found(codes.PORT_REQUIRED, config, f"{target.path}.host", host, listed(numbers))
     elif port.number not in numbers:
         path = f"{target.path}.port.number"
-        mend = f"The ports of {known.host} are {', '.join(map(str, numbers))}." if numbers else ""
-        yield found(codes.NOT_FOUND, config, path, "host:port", f"{host}:{port.number}", mend=mend)
+        fix = f"The ports of {known.host} are {', '.join(map(str, numbers))}." if numbers else ""
+        yield found(codes.NOT_FOUND, config, path, "host:port", f"{host}:{port.number}", fix=fix)
 
 
 def subsets(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
@@ -102,8 +102,8 @@ def subsets(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
             what = "mirror+subset in destinationrule" if target.is_mirror else "host+subset in destinationrule"
             value = f"{target.destination.host}+{subset}"
             there = ", ".join(known.get(host, ()))
-            mend = f"The subsets of {host} are {there}." if there else f"Add a DestinationRule for {host} with it."
-            yield found(codes.NOT_FOUND, config, f"{target.path}.subset", what, value, mend=mend)
+            fix = f"The subsets of {host} are {there}." if there else f"Add a DestinationRule for {host} with it."
+            yield found(codes.NOT_FOUND, config, f"{target.path}.subset", what, value, fix=fix)
 
 
 def gateways(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
@@ -126,7 +126,7 @@ def gateways(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
             gateway, foreign = ours.get(full), theirs.get(full)
             if gateway is None and foreign is None:
                 yield found(
-                    codes.NOT_FOUND, config, path, "gateway", name, mend=_gateway_hint(full, by_name, near_names)
+                    codes.NOT_FOUND, config, path, "gateway", name, fix=_gateway_hint(full, by_name, near_names)
                 )
             served = _served(gateway, config.namespace) if gateway is not None else _listened(foreign)
             hosts = config.spec.hosts
@@ -222,16 +222,76 @@ def _claims(spec: api.VirtualService) -> Iterator[tuple[str, str]]:
                         yield f"spec.http[{i}].match[{j}].{field}[{key}]", key
 
 
+def _http_ports(known: KnownHost) -> set[int]:
+    return {port.number for port in known.ports if Protocol.parse(port.protocol or port.name.split("-")[0]).is_http}
+
+
+_Place = tuple[str, int]
+_Taken = dict[_Place, tuple[ConfigKey, str]]
+"""Ports of Gateways, and the rule that takes all their connections: its object, and its name in messages."""
+
+
+def shared_tcp_ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
+    """``tcp`` rules for ports of Gateways whose connections all go by an older VirtualService: they have no host."""
+    ports = {full_name(config): _tcp_ports(config) for config in survey.of("Gateway")}
+    taken: _Taken = {}
+    for config in sorted(survey.of("VirtualService"), key=lambda config: config.order):
+        names = {name: full_gateway(name, config.namespace, survey.picture.domain) for name in config.spec.gateways}
+        places = [(gateway, port) for gateway in names.values() for port in ports.get(gateway, ())]
+        for index, rule in enumerate(config.spec.tcp):
+            taking = {place: _takes(rule, names, *place) for place in places}
+            used = [place for place, takes in taking.items() if takes is not None]
+            if MESH_GATEWAY not in names and (owner := _owner(taken, used, config.key)):
+                yield found(codes.SHADOWED_MATCH, config, f"spec.tcp[{index}]", owner)
+            for place in (place for place in used if taking[place]):
+                taken.setdefault(place, (config.key, f"tcp[{index}] of {full_name(config)}"))
+
+
+def _owner(taken: _Taken, places: list[_Place], key: ConfigKey) -> str:
+    """The first rule of another object that takes all of these ports; empty if one is free."""
+    others = [owner[1] for place in places if (owner := taken.get(place)) is not None and owner[0] != key]
+    return others[0] if others and len(others) == len(places) else ""
+
+
+def _tcp_ports(gateway: Config) -> list[int]:
+    ports = [server.port for server in gateway.spec.servers if server.port is not None]
+    protocols = {port.number: Protocol.parse(port.protocol) for port in ports}
+    return [number for number, protocol in protocols.items() if not (protocol.is_http or protocol.is_tls)]
+
+
+def _takes(rule: api.TcpRoute, names: Mapping[str, str], gateway: str, port: int) -> bool | None:
+    """True if a rule takes all connections of a port of a Gateway, None if it takes none."""
+    matches = [
+        match
+        for match in rule.match
+        if match.port in (0, port) and (not match.gateways or gateway in map(names.get, match.gateways))
+    ]
+    if rule.match and not matches:
+        return None
+    return not matches or not all(
+        match.destination_subnets or match.source_subnet or match.source_labels or match.source_namespace
+        for match in matches
+    )
+
+
 def near_hosts(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Hosts of VirtualServices for sidecars that are nearly those of services."""
     for config in survey.of("VirtualService"):
         if MESH_GATEWAY not in (config.spec.gateways or [MESH_GATEWAY]):
             continue
+        # A host without a service has the ports of the other hosts' services, else 80.
+        is_bare = not any(survey.hosts.named(survey.full_host(h, config.namespace)) for h in config.spec.hosts)
         for index, host in enumerate(config.spec.hosts):
-            full = survey.full_host(host, config.namespace)
-            if host.startswith("*") or survey.hosts.find(host, config.namespace, config.spec.export_to):
+            path, full = f"spec.hosts[{index}]", survey.full_host(host, config.namespace)
+            if host.startswith("*"):
+                continue
+            if known := survey.hosts.find(host, config.namespace, config.spec.export_to):
+                if is_bare and config.spec.http and (ports := _http_ports(known) - {HTTP_PORT}):
+                    which = ", ".join(map(str, sorted(ports)))
+                    fix = f"Declare {host} in a ServiceEntry: its routes do not apply to {which} of {known.host}."
+                    yield found(codes.HOST_ALMOST_KNOWN, config, path, host, known.host, fix=fix)
                 continue
             if survey.hosts.may_be_elsewhere(full) or survey.hosts.named(full):
                 continue
             if near := survey.hosts.meant(host, config.namespace):
-                yield found(codes.HOST_ALMOST_KNOWN, config, f"spec.hosts[{index}]", host, near, mend=f"Write {near}.")
+                yield found(codes.HOST_ALMOST_KNOWN, config, path, host, near, fix=f"Write {near}.")

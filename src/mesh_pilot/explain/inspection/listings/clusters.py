@@ -20,14 +20,17 @@ class ParsedClusterName:
     subset: str = ""
     port: int = 0
     direction: str = ""
+    udp: bool = False
+    """True for the cluster of datagrams, ``outbound|53/udp||dns.test``."""
 
     @classmethod
     def parse(cls, name: str) -> ParsedClusterName:
         parts = name.split("|", 3)
-        if len(parts) < 4 or not parts[1].isascii() or not parts[1].isdigit():
+        port = parts[1].removesuffix("/udp") if len(parts) == 4 else ""
+        if not port.isascii() or not port.isdigit():
             return cls(name)
-        direction, port, subset, host = parts
-        return cls(host, subset, int(port), direction)
+        direction, written, subset, host = parts
+        return cls(host, subset, int(port), direction, udp=written != port)
 
 
 @attrs.frozen
@@ -72,6 +75,6 @@ def discovery_type(message: DumpedResource) -> str:
 
 def _cells(resource: DumpedResource) -> tuple[str, ...]:
     name = ParsedClusterName.parse(resource.name)
-    port = str(name.port) if name.direction else ""
+    port = f"{name.port}{'/udp' if name.udp else ''}" if name.direction else ""
     rules = named(resource.made_from, "DestinationRule")
     return name.host, port, name.subset, name.direction, discovery_type(resource), rules

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from mesh_pilot.base.reading import as_object, as_objects, as_string, as_strings
+from mesh_pilot.explain.inspection.datagrams import datagram_clusters, is_udp
 from mesh_pilot.explain.inspection.dump import ConfigDump, DumpedResource, Message, number_of
 from mesh_pilot.explain.inspection.listings.endpoints import address_of
 from mesh_pilot.explain.inspection.listings.listing import Listing, Row, listing
@@ -36,7 +37,7 @@ class ListenerFilter:
     address: str = ""
     port: int = 0
     type: str = ""
-    """``HTTP``, ``TCP``, ``HTTP+TCP`` or ``UNKNOWN``."""
+    """``HTTP``, ``TCP``, ``HTTP+TCP``, ``UDP`` or ``UNKNOWN``."""
 
 
 def list_listeners(dump: ConfigDump, wanted: ListenerFilter, *, verbose: bool = True) -> Listing:
@@ -63,7 +64,9 @@ def addresses(listener: Message) -> list[str]:
 
 
 def listener_type(listener: Message) -> str:
-    """``HTTP``, ``TCP``, ``HTTP+TCP`` or ``UNKNOWN``. A chain that only closes connections does not count."""
+    """``HTTP``, ``TCP``, ``HTTP+TCP``, ``UDP`` or ``UNKNOWN``. A chain that only closes connections does not count."""
+    if is_udp(listener):
+        return "UDP"
     found = set()
     for chain in filter_chains(listener):
         for _, config in _filters(chain):
@@ -140,6 +143,12 @@ def _tcp(proxy: Message) -> str:
     return f"Clusters: {', '.join(shares)}" if shares else "TCP"
 
 
+def _datagrams(shares: Sequence[tuple[str, float]]) -> str:
+    if len(shares) == 1:
+        return _cluster(shares[0][0])
+    return f"Clusters: {', '.join(f'{name} {share:.3g}%' for name, share in shares)}" if shares else "UDP"
+
+
 def _cluster(name: str) -> str:
     return name if "Cluster" in name else f"Cluster: {name}"
 
@@ -155,6 +164,8 @@ def _ranges(value: object) -> list[str]:
 
 def _rows(resource: DumpedResource) -> list[Row]:
     where = _where(resource.message)
+    if is_udp(resource.message):
+        return [Row((*where, "UDP", _datagrams(datagram_clusters(resource.message))), resource)]
     chains = [(match_of(chain), destination_of(chain)) for chain in filter_chains(resource.message)]
     if not chains:
         return [Row((*where, "", ""), resource)]

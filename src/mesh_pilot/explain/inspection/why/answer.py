@@ -54,7 +54,7 @@ class Step:
     """``listener``, ``filter chain``, ``policy``, ``route table``, ``virtual host``, ``route``, ``cluster``,
     ``endpoints``."""
     name: str
-    """Of what was chosen."""
+    """The name of what was chosen."""
     text: str
     """The choice and its reason, in words."""
     details: dict[str, Any] = attrs.Factory(dict)
@@ -86,7 +86,8 @@ class WhyAnswer:
     """In a sentence: the worst of ``outcomes`` first."""
     outcomes: list[WhyOutcome] = attrs.Factory(list)
     result: dict[str, Any] = attrs.Factory(dict)
-    """For programs: ``kind`` is ``cluster``, ``redirect``, ``response`` or ``closed``, with ``clusters`` by share."""
+    """The result for programs: ``kind`` is ``cluster``, ``redirect``, ``response`` or ``closed``; ``clusters``
+    by share."""
     steps: list[Step] = attrs.Factory(list)
     nearly: list[Step] = attrs.Factory(list)
     """Routes that the request would have met but for some condition, the nearest first."""

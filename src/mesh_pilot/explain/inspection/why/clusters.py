@@ -43,7 +43,7 @@ class EndpointFacts:
 def cluster_parts(name: str) -> tuple[str, str, str] | None:
     """(host, port, subset) of a cluster with a name of Istio's form; None for another."""
     parts = name.split("|")
-    return (parts[3], parts[1], parts[2]) if len(parts) == 4 else None
+    return (parts[3], parts[1].removesuffix("/udp"), parts[2]) if len(parts) == 4 else None
 
 
 def endpoint_facts(cluster: Message, assignment: Message | None, wanted: Mapping[str, Any]) -> list[EndpointFacts]:
@@ -150,7 +150,9 @@ def _socket_words(socket: Mapping[str, Any]) -> str:
 def cluster_words(cluster: Message) -> list[str]:
     """The settings of a cluster that people ask about, a few words each."""
     found = [f"{_KINDS.get(str(cluster.get('type', 'STATIC')), str(cluster.get('type', 'STATIC')))}"]
-    if (policy := cluster.get("lb_policy", "ROUND_ROBIN")) not in ("CLUSTER_PROVIDED",):
+    if "load_balancing_policy" in cluster:
+        found.append("client-side weighted round robin")
+    elif (policy := cluster.get("lb_policy", "ROUND_ROBIN")) not in ("CLUSTER_PROVIDED",):
         found.append(str(policy).lower().replace("_", " "))
     if "lb_subset_config" in cluster:
         found.append("subsets by metadata")

@@ -95,7 +95,7 @@ class DumpEvidence:
         return _with_ejected(found, ejected) if found is not None and ejected else found
 
     def address_of(self, host: str, port: int) -> str:
-        """The address beside the host among the domains of a virtual host, or that of the listener for its cluster."""
+        """The address next to the host among the domains of a virtual host, or that of the listener for its cluster."""
         for table in self._tables:
             found = self.route_table(table)
             for domains in found.domains if found is not None else ():

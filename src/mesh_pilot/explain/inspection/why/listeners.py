@@ -34,6 +34,7 @@ class ListenerFacts:
     binds: bool = True
     is_http_proxy: bool = False
     """True for the port at which applications use the proxy as an explicit HTTP proxy."""
+    is_udp: bool = False
 
 
 @attrs.frozen
@@ -59,6 +60,7 @@ def listener_facts(listener: Mapping[str, Any]) -> ListenerFacts:
         captures=listener.get("use_original_dst") is True,
         binds=listener.get("bind_to_port", True) is not False,
         is_http_proxy=any(_table_of(chain) == HTTP_PROXY for chain in listener.get("filter_chains", ())),
+        is_udp=socket.get("protocol") == "UDP",
     )
 
 
@@ -75,7 +77,9 @@ def find_listener(
     ``is_sure``: the client connects to the request's address. Otherwise, without redirection, it may as well use the
     proxy's loopback address.
     """
-    every = list(listeners)
+    every = [facts for facts in listeners if facts.is_udp == (request.scheme == "udp")]
+    if request.scheme == "udp":
+        return _at_gateway(every, request)
     direction = "INBOUND" if request.inbound else "OUTBOUND"
     if not request.inbound and not any(facts.direction == "OUTBOUND" for facts in every):
         return _at_gateway(every, request)
@@ -94,7 +98,7 @@ def _captured(listeners: list[ListenerFacts], capture: ListenerFacts, request: W
     where = f"{request.address or request.host}:{request.port}"
     if request.inbound:
         if own := next((f for f in listeners if f is not capture and f.binds and f.port == request.port), None):
-            return ChosenListener(own, f"port {request.port} has a listener of its own")
+            return ChosenListener(own, f"port {request.port} has its own listener")
         return ChosenListener(capture, f"it takes redirected connections, here to port {request.port}")
     others = [facts for facts in listeners if facts is not capture and facts.port == request.port]
     exact = next((facts for facts in others if request.address and facts.address == request.address), None)

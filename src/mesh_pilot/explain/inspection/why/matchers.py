@@ -26,7 +26,7 @@ class Criterion:
     """In words: ``header x-a is "b"``."""
     is_met: bool
     found: str = ""
-    """The request's value, in words: ``"c"`` or ``none``."""
+    """The request's value, in words: ``"c"`` or ``absent``."""
     share: float | None = None
     """The percentage of requests that meet it, where it is not all or none; None: it is certain."""
 
@@ -41,7 +41,7 @@ class RequestFacts:
     """The parts of a request that matchers look at, as the proxy sees them."""
 
     headers: Mapping[str, Sequence[str]]
-    """By lower-case name, with ``:method``, ``:authority``, ``:path`` and ``:scheme``."""
+    """Values by lower-case name, with ``:method``, ``:authority``, ``:path`` and ``:scheme``."""
 
     @property
     def path(self) -> str:
@@ -85,7 +85,7 @@ def request_facts(request: WhyRequest, *, scheme: str, path: str, authority: str
 
 
 def quoted(text: str | None) -> str:
-    return "none" if text is None else f'"{text}"'
+    return "absent" if text is None else f'"{text}"'
 
 
 def string_condition(subject: str, matcher: Message, value: str) -> Criterion:

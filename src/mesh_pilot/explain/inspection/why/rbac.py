@@ -60,7 +60,7 @@ class _Evaluation:
 
 
 def rbac_verdicts(filters: Iterable[Message], request: WhyRequest, facts: RequestFacts | None) -> Iterator[RbacVerdict]:
-    """The verdict of each RBAC filter among these, in order; ``facts`` is None for connections."""
+    """The verdict of each RBAC filter among these, in order; a connection has no ``facts``."""
     for each in filters:
         config = each.get("typed_config", {})
         if str(config.get("@type", "")).endswith(".RBAC") and "rules" in config:

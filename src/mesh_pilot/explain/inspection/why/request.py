@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import attrs
 
 _PORTS = {"http": 80, "https": 443, "grpc": 80}
-_SCHEMES = ("http", "https", "tcp", "tls", "grpc")
+_SCHEMES = ("http", "https", "tcp", "tls", "grpc", "udp")
 
 
 class WrongRequest(ValueError):
@@ -26,7 +26,7 @@ class WhyRequest:
     path: str = "/"
     """With its query."""
     scheme: str = "http"
-    """``http``, ``https``, ``grpc``; ``tcp`` and ``tls`` for connections without requests."""
+    """``http``, ``https``, ``grpc``; ``tcp`` and ``tls`` for connections without requests; ``udp`` for datagrams."""
     method: str = "GET"
     headers: tuple[tuple[str, str], ...] = ()
     """Names in lower case. ``host`` stands for ``:authority``."""
@@ -43,9 +43,9 @@ class WhyRequest:
     inbound: bool = False
     """True: a request to the proxy's own application."""
     mtls: bool = True
-    """Of an inbound request: true if it comes by the mesh's mTLS."""
+    """True if an inbound request comes by the mesh's mTLS."""
     principal: str = ""
-    """Of an inbound request by mTLS: the client's identity, ``spiffe://...``; empty: not known."""
+    """The client's identity in an inbound request by mTLS, ``spiffe://...``; empty: not known."""
 
     @property
     def is_http(self) -> bool:

@@ -1,4 +1,4 @@
-"""Routes in words: what they do beside forwarding, where they redirect to."""
+"""Routes in words: what they do next to forwarding, where they redirect to."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def route_extras(route: Message) -> Iterator[str]:
     for name, config in route.get("typed_per_filter_config", {}).items():
         if name.endswith("fault"):
             yield from _faults(config)
+        elif "ext_authz/" in name:
+            yield f"{name.partition('ext_authz/')[2].rpartition('/')[0]} is asked whether it may pass"
         else:
             yield name.rpartition(".")[2]
     if any(field in route for field in ("request_headers_to_add", "request_headers_to_remove")):

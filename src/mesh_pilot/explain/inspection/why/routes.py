@@ -83,7 +83,7 @@ class RouteMatch:
 
     @property
     def share(self) -> float | None:
-        """Its runtime fraction as a percentage; None: it is certain."""
+        """The runtime fraction of the route as a percentage; None: it is certain."""
         return next((condition.share for condition in self.conditions if condition.share is not None), None)
 
 

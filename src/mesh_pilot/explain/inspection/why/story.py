@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from mesh_pilot.explain.inspection.datagrams import datagram_clusters
 from mesh_pilot.explain.inspection.why.answer import Step, WhyAnswer, WhyOutcome
 from mesh_pilot.explain.inspection.why.chains import TLS, ChosenChain, find_chain
 from mesh_pilot.explain.inspection.why.clusters import cluster_parts, cluster_words, endpoint_facts
@@ -63,6 +64,10 @@ def explain(evidence: Evidence, request: WhyRequest) -> WhyAnswer:
     listener = _listener(evidence, answer, is_sure=bool(named))
     if listener is None:
         return answer
+    if request.scheme == "udp":
+        answer.notes.append("a client is an address and a port, and keeps its endpoint while it has a session")
+        _clusters(evidence, datagram_clusters(evidence.listener(listener.name)), {}, answer)
+        return answer
     chosen = _chain(evidence, listener, answer)
     if chosen is None:
         return answer
@@ -78,7 +83,7 @@ def explain(evidence: Evidence, request: WhyRequest) -> WhyAnswer:
         return answer
     _network_policies(chosen, answer)
     if manager is not None:
-        _end(answer, "closed", "closed: the proxy expects HTTP here, and the connection is none")
+        _end(answer, "closed", "closed: the proxy expects HTTP here and closes other connections")
         return answer
     _tcp(evidence, filters, answer)
     return answer
@@ -93,7 +98,8 @@ def _listener(evidence: Evidence, answer: WhyAnswer, *, is_sure: bool) -> Listen
     if found is None:
         text = f"not taken: the proxy does not listen at port {request.port}"
         if not request.inbound:
-            ports = sorted({each.port for each in evidence.listeners() if each.binds and each.direction != "INBOUND"})
+            found_there = (each for each in evidence.listeners() if each.is_udp == (request.scheme == "udp"))
+            ports = sorted({each.port for each in found_there if each.binds and each.direction != "INBOUND"})
             text += f", but at {', '.join(map(str, ports[:NAMED_PORTS]))}" if ports else ""
         _end(answer, "closed", text)
         return None
@@ -211,7 +217,7 @@ def _http(evidence: Evidence, manager: Message, chosen: ChosenChain, answer: Why
     repeated = [name for name, values in facts.headers.items() if len(values) > 1]
     if repeated:
         answer.notes.append(
-            f"of several values of {', '.join(repeated)} any counts; Envoys before 1.39 join them by commas"
+            f"any of several values of {', '.join(repeated)} counts; Envoys before 1.39 join them by commas"
         )
     _policies(manager.get("http_filters", ()), facts, answer)
     table, name = _table(evidence, manager)
@@ -227,7 +233,7 @@ def _http(evidence: Evidence, manager: Message, chosen: ChosenChain, answer: Why
         return
     host = table.virtual_host(found.index)
     host_name = str(host.get("name", ""))
-    answer.add("virtual host", host_name, f"its domain {found.domain} {found.reason}", table=name, domain=found.domain)
+    answer.add("virtual host", host_name, f"the domain {found.domain} {found.reason}", table=name, domain=found.domain)
     if host.get("require_tls") in ("ALL", "EXTERNAL_ONLY") and scheme != "https":
         _end(answer, "redirect", "redirected to HTTPS (301): the virtual host wants no plaintext", status=301)
         return
@@ -301,7 +307,7 @@ def _route(
     route = routes[match.index]
     words = ", ".join(condition.text for condition in match.conditions)
     if match.share is not None:
-        words = f"for {shown_percentage(match.portion)} of requests; else the search goes on: {words}"
+        words = f"for {shown_percentage(match.portion)} of requests; else the search continues: {words}"
     extras = [*route_extras(route)]
     text = f"{words}; {', '.join(extras)}" if extras else words
     answer.add(
@@ -380,7 +386,8 @@ def _clusters(
         clusters.append({"name": name, "share": share * portion / 100})
         text = f"forwarded to {_cluster_text(name)}"
         if failure:
-            text = f"{'answered with 503' if answer.request.is_http else 'closed'}: {failure}"
+            lost = "dropped" if answer.request.scheme == "udp" else "closed"
+            text = f"{'answered with 503' if answer.request.is_http else lost}: {failure}"
         outcomes.append(WhyOutcome(share * left / 100, text, bool(failure), name))
     if answer.result.get("clusters"):
         answer.result["clusters"] += clusters
@@ -399,7 +406,7 @@ def _cluster_text(name: str) -> str:
 def _cluster(evidence: Evidence, name: str, share: float, wanted: Mapping[str, Any], answer: WhyAnswer) -> str:
     """Add a cluster and its endpoints; why no request to it succeeds, empty if some do."""
     # In Envoy's order, each of which may end it: the cluster is there, it has hosts at all, some of them are healthy.
-    # What a dump cannot know (hosts by original address, endpoints that are not in it) is no failure.
+    # What a dump cannot know (hosts by original address, endpoints that are not in it) is not a failure.
     cluster = evidence.cluster(name)
     share_text = "" if share == 100 else f"{shown_percentage(share)} of requests; "
     if cluster is None:
@@ -407,6 +414,8 @@ def _cluster(evidence: Evidence, name: str, share: float, wanted: Mapping[str, A
         answer.add("cluster", name, text, share=share, missing=True)
         return f"the proxy has no cluster for {_cluster_text(name)}"
     answer.add("cluster", name, share_text + ", ".join(cluster_words(cluster)), share=share)
+    if name == NOWHERE and answer.request.scheme == "udp":
+        return "the backend, or its port, is not there"
     if name == NOWHERE:
         return "the host is declared nowhere, and such hosts are refused (REGISTRY_ONLY)"
     service = str(cluster.get("eds_cluster_config", {}).get("service_name", "")) or name

@@ -11,7 +11,7 @@ NO_FALLBACK, ANY, DEFAULT, KEYS = "NO_FALLBACK", "ANY_ENDPOINT", "DEFAULT_SUBSET
 
 
 def in_subset(cluster: Message, labels: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]) -> list[bool]:
-    """For each endpoint, by its metadata ``envoy.lb``, whether it is in the subset that a route's metadata match means.
+    """True for each endpoint that is, by its metadata ``envoy.lb``, in the subset that a route's metadata match means.
 
     A cluster without selectors has no subsets: every endpoint is in. A selector must have exactly the keys that
     are wanted; where it, or an endpoint for it, is missing, the fallback decides.

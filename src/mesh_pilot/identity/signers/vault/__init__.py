@@ -2,5 +2,5 @@
 
 - ``settings``: where it is, and how we log in.
 - ``client``: requests, with a token that is kept alive.
-- ``signer``: certificates, and the roots and revocation lists that workloads trust.
+- ``ca``: certificates, and the roots and revocation lists of the engine's issuers.
 """

@@ -59,18 +59,18 @@ def proxy_config_of(text: str) -> dict[str, Any]:
     """The ProxyConfig of the annotation, as it is written. Raises ValueError."""
     if len(text) > MAX_ANNOTATION:
         raise ValueError(f"has more than {MAX_ANNOTATION} characters")
-    data = read_yaml(text, "is no ProxyConfig")
+    data = read_yaml(text, "is not a ProxyConfig")
     problems: list[Any] = []
     read_message(ProxyConfig, data, "", problems)
     if wrong := next((problem for problem in problems if problem.severity is Severity.ERROR), None):
-        raise ValueError(f"is no ProxyConfig: {wrong}")
+        raise ValueError(f"is not a ProxyConfig: {wrong}")
     return data
 
 
 def read_yaml(text: str, is_wrong: str) -> dict[str, Any]:
-    """The one object of a text; empty where it has none. Raises ValueError, which begins with ``is_wrong``.
+    """The one object of a string; empty where it has none. Raises ValueError, which begins with ``is_wrong``.
 
-    By the reader for files: a text of a Pod must neither nest deeper than the stack of a thread, nor take long.
+    By the reader for files: a string of a Pod must neither nest deeper than the stack of a thread, nor take long.
     """
     documents = list(load(text, Origin("annotation")))
     if (wrong := next((found for found in documents if isinstance(found, ConfigError)), None)) is not None:
@@ -89,7 +89,7 @@ def volumes_of(text: str) -> list[dict[str, Any]]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError("is no JSON") from None
+        raise ValueError("is not JSON") from None
     if isinstance(data, dict):
         data = [{"name": name, **value} if isinstance(value, dict) else value for name, value in data.items()]
     if not isinstance(data, list) or not all(
@@ -117,12 +117,12 @@ def is_port(text: str) -> bool:
 
 
 def _one_of(*values: str) -> Callable[[str], str]:
-    return lambda text: "" if text in values else f"is none of {', '.join(values)}"
+    return lambda text: "" if text in values else f"is not one of {', '.join(values)}"
 
 
 def _ports(text: str) -> str:
     wrong = next((part for part in text.split(",") if not is_port(part)), None) if text.strip() else None
-    return "" if wrong is None else f"is no list of ports: {json.dumps(wrong[:_LONGEST])} is no port"
+    return "" if wrong is None else f"is not a list of ports: {json.dumps(wrong[:_LONGEST])} is not a port"
 
 
 def _ports_or_all(text: str) -> str:
@@ -136,7 +136,7 @@ def _ranges(text: str) -> str:
                 raise ValueError
             ipaddress.ip_network(part, strict=False)
         except ValueError:
-            return f"is no list of ranges of addresses: {json.dumps(part[:_LONGEST])} is no range, such as 10.0.0.0/8"
+            return f"is not a list of address ranges: {json.dumps(part[:_LONGEST])} is not a range, such as 10.0.0.0/8"
     return ""
 
 
@@ -146,16 +146,16 @@ def _ranges_or_all(text: str) -> str:
 
 def _interfaces(text: str) -> str:
     good = all(_INTERFACE.fullmatch(part.strip()) for part in text.split(",")) if text.strip() else True
-    return "" if good else "is no list of network interfaces"
+    return "" if good else "is not a list of network interfaces"
 
 
 def _number(text: str) -> str:
     good = text.isascii() and text.isdigit() and int(text[:11]) < 2**32
-    return "" if good else "is no whole number"
+    return "" if good else "is not a whole number"
 
 
 def _quantity(text: str) -> str:
-    return "" if _QUANTITY.fullmatch(text) else "is no quantity, such as 100m or 128Mi"
+    return "" if _QUANTITY.fullmatch(text) else "is not a quantity, such as 100m or 128Mi"
 
 
 def _raises(read: Callable[[str], object]) -> Callable[[str], str]:
@@ -176,7 +176,7 @@ def _component_levels(text: str) -> str:
 
 _CHECKS: Mapping[str, Callable[[str], str]] = {
     INTERCEPTION: _one_of("REDIRECT", "TPROXY", "NONE"),
-    STATUS_PORT: lambda text: "" if is_port(text) else "is no port",
+    STATUS_PORT: lambda text: "" if is_port(text) else "is not a port",
     "readiness.status.sidecar.istio.io/initialDelaySeconds": _number,
     "readiness.status.sidecar.istio.io/periodSeconds": _number,
     "readiness.status.sidecar.istio.io/failureThreshold": _number,

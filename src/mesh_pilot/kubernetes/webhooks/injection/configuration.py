@@ -14,10 +14,10 @@ from mesh_pilot.kubernetes.webhooks.injection.annotations import read_yaml
 from mesh_pilot.kubernetes.webhooks.injection.decision import InjectionPolicy, InjectionRules, read_selector
 
 MAX_BYTES = 1 << 20
-"""Of the file; a ConfigMap holds no more."""
+"""The largest size of the file; a ConfigMap holds no more."""
 
 SIDECAR, GATEWAY = "sidecar", "gateway"
-"""The names of our own templates."""
+"""The names of the built-in templates."""
 
 
 class InjectionSettingsError(ValueError):
@@ -30,14 +30,14 @@ class InjectionSettings:
 
     rules: InjectionRules = attrs.field(factory=InjectionRules)
     default_templates: tuple[str, ...] = (SIDECAR,)
-    """For Pods that name none."""
+    """The templates for Pods that name none."""
     templates: Mapping[str, str] = attrs.field(factory=dict)
     """Texts by name. They come before our own of the same name."""
     aliases: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     """Names that stand for several templates."""
     injected_annotations: Mapping[str, str] = attrs.field(factory=dict)
     native_sidecars: bool = True
-    """True if the proxy is an init container that goes on running (Kubernetes 1.29 and later)."""
+    """True if the proxy is an init container that continues running (Kubernetes 1.29 and later)."""
     revision: str = ""
     values: Mapping[str, Any] = attrs.field(factory=lambda: DEFAULT_VALUES)
 
@@ -86,7 +86,7 @@ DEFAULT_VALUES: Mapping[str, Any] = {
     },
     "sidecarInjectorWebhook": {"rewriteAppHTTPProbe": True},
 }
-"""The values where nobody says others. ``null`` takes a resource away."""
+"""The values where the file has no others. ``null`` takes a resource away."""
 
 _FIELDS = (
     "policy", "defaultTemplates", "templates", "aliases", "injectedAnnotations", "neverInjectSelector",
@@ -99,7 +99,7 @@ def read_settings(text: bytes, base: InjectionSettings) -> InjectionSettings:
     if len(text) > MAX_BYTES:
         raise InjectionSettingsError(f"has more than {MAX_BYTES} bytes")
     try:
-        fields = read_yaml(text.decode(), "is no object with settings")
+        fields = read_yaml(text.decode(), "is not an object with settings")
     except ValueError as error:
         raise InjectionSettingsError(str(error)) from None
     if not fields:
@@ -149,7 +149,7 @@ def _in_place_of(below: Any, value: Any, path: str) -> Any:
         case int():
             wanted = "" if str(value).isdecimal() else "a whole number"
         case str():
-            wanted = "a text" if isinstance(value, bool | list | Mapping) else ""
+            wanted = "a string" if isinstance(value, bool | list | Mapping) else ""
             value = str(value)
     if wanted:
         raise InjectionSettingsError(f"{path}: expected {wanted}")
@@ -186,7 +186,7 @@ def _object(data: object, path: str) -> dict[str, Any]:
 def _texts(data: object, path: str) -> dict[str, str]:
     found = _object(data, path)
     if wrong := next((name for name, value in found.items() if not isinstance(value, str)), None):
-        raise InjectionSettingsError(f"{path}.{wrong}: expected a text")
+        raise InjectionSettingsError(f"{path}.{wrong}: expected a string")
     return found
 
 

@@ -35,7 +35,7 @@ _VARIANTS = ("distroless", "debug")
 
 
 def template_context(settings: InjectionSettings, pod: Pod, workload: PodOwner, mesh: InjectionMesh) -> dict[str, Any]:
-    """The variables of templates; docs/kubernetes-injection.md lists them."""
+    """The variables of templates; docs/kubernetes-config.md lists them."""
     values, labels, annotations = settings.values, labels_of(pod), annotations_of(pod)
     proxy, config = values["global"]["proxy"], mesh.proxy_config
     mode = annotations.get(names.INTERCEPTION) or config.get("interceptionMode") or "REDIRECT"
@@ -43,7 +43,7 @@ def template_context(settings: InjectionSettings, pod: Pod, workload: PodOwner, 
     excluded = annotations.get("traffic.sidecar.istio.io/excludeInboundPorts", proxy["excludeInboundPorts"])
     containers = [c for c in pod["spec"].get("containers") or () if c.get("name") != PROXY]
     native = is_true(annotations.get(names.NATIVE, ""), settings.native_sidecars)
-    # One flat table, not a function for each: docs/kubernetes-injection.md lists the variables in the same form.
+    # One flat table, not a function for each: docs/kubernetes-config.md lists the variables in the same form.
     return {
         "annotation": lambda name, default: annotations.get(name, default),
         "annotations": annotations,
@@ -164,7 +164,7 @@ class InjectionTemplates:
     """Compiled templates by name: ours, and those of the settings."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
-        """Raises InjectionTemplateError for a text that is no template."""
+        """Raises InjectionTemplateError for a string that is not a template."""
         folder = files(__package__).joinpath("templates")
         ours = {name: folder.joinpath(f"{name}.yaml").read_text("utf-8") for name in (SIDECAR, GATEWAY, "parts")}
         environment = SandboxedEnvironment(loader=DictLoader({**ours, **texts}), undefined=StrictUndefined)

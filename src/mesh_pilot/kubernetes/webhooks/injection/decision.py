@@ -1,4 +1,4 @@
-"""Whether a Pod gets a sidecar: host network, namespaces of Kubernetes itself, label and annotation, selectors, policy.
+"""True if a Pod gets a sidecar: host network, namespaces of Kubernetes itself, label and annotation, selectors, policy.
 
 The API server asks only about Pods that the MutatingWebhookConfiguration selects, by ``istio-injection`` and
 ``istio.io/rev`` of their namespaces and by their own labels; here is what Istio decides beyond that.
@@ -69,7 +69,7 @@ def _read_expression(data: Any, path: str) -> LabelRequirement:
         raise ValueError(f"{path}: expected an object with a key")
     operator, values = data.get("operator"), data.get("values") or []
     if operator not in _OPERATORS:
-        raise ValueError(f"{path}.operator: {operator!r} is none of {', '.join(_OPERATORS)}")
+        raise ValueError(f"{path}.operator: {operator!r} is not one of {', '.join(_OPERATORS)}")
     if not isinstance(values, list) or bool(values) != (operator in ("In", "NotIn")):
         raise ValueError(f"{path}.values: In and NotIn have values, the others none")
     return LabelRequirement(data["key"], str(operator), frozenset(map(str, values)))
@@ -106,7 +106,7 @@ class InjectionDecision:
     injects: bool
     reason: str
     warning: str = ""
-    """For the Pod's owner; empty if there is nothing to say."""
+    """The warning for the Pod's owner; empty if there is nothing to say."""
 
 
 def decide(pod: Mapping[str, Any], namespace: str, rules: InjectionRules) -> InjectionDecision:

@@ -217,7 +217,7 @@ def _status_of(made: Pod, revision: str) -> str:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """An object as JSON in an annotation; nothing where it is none."""
+    """An object as JSON in an annotation; empty where there is no object."""
     try:
         found = json.loads(text) if text else {}
     except (ValueError, RecursionError):

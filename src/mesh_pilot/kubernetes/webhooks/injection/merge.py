@@ -28,7 +28,7 @@ MERGE_KEYS: Mapping[str, str] = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
-"""By the name of a list in a Pod. Other lists are replaced as a whole."""
+"""The keys of entries by the name of a list in a Pod. Other lists are replaced as a whole."""
 
 _ONE_OF_ITS_KIND = {"volumes"}
 """Lists whose entries have a source, of which there is one: a new source replaces the old one."""

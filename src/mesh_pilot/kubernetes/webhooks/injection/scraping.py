@@ -17,7 +17,7 @@ MERGE = "prometheus.istio.io/merge-metrics"
 _SCRAPE, _PORT, _PATH = "prometheus_io_scrape", "prometheus_io_port", "prometheus_io_path"
 _TARGETS = "prometheus_istio_io_scrape_targets"
 _OTHERS = {15000: "Envoy's admin port", 15001: "Envoy's", 15006: "Envoy's", 15008: "Envoy's", 15020: "the agent's",
-           15021: "for readiness", 15053: "for DNS", 15090: "Envoy's metrics"}  # fmt: skip
+           15021: "the readiness port", 15053: "the DNS port", 15090: "Envoy's metrics"}  # fmt: skip
 _TRUE, _FALSE = ("1", "t", "T", "TRUE", "true", "True"), ("0", "f", "F", "FALSE", "false", "False")
 """Booleans as Go reads them."""
 
@@ -73,6 +73,6 @@ def _targets(text: str, status_port: int) -> Iterator[dict[str, str]]:
 
 def _check_port(text: str, status_port: int) -> None:
     if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536):
-        raise ScrapingError(f"the port of the application's metrics is {text!r}, which is no port of TCP")
+        raise ScrapingError(f"the port of the application's metrics is {text!r}, which is not a port of TCP")
     if (port := int(text)) == status_port or port in _OTHERS:
         raise ScrapingError(f"the port of the application's metrics is {port}, which is {_OTHERS.get(port, 'ours')}")

@@ -32,7 +32,7 @@ class PodOwner:
 
 
 def workload_of(pod: Mapping[str, Any], namespace: str) -> PodOwner:
-    """The workload of a Pod (JSON data). A Pod with a name of its own is its own workload."""
+    """The workload of a Pod (JSON data). A Pod with its own name is its own workload."""
     metadata = pod.get("metadata") or {}
     name = metadata.get("name") or ""
     owner = _controller(metadata) if metadata.get("generateName") else None

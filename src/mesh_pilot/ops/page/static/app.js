@@ -3,7 +3,7 @@
 import { ApiError, get, login } from "./api.js";
 import { Name, Skeleton } from "./components.js";
 import { html, parsed, render, signal, toQuery, useEffect, useErrorBoundary, useRef } from "./lib.js";
-import { OLD_MS, contact, isOld, listen, noteTime, planeTime, turns } from "./live.js";
+import { OLD_MS, contact, isOld, listen, noteTime, planeTime, seesAll, turns, visitor } from "./live.js";
 import { MOVED, PLACES } from "./places.js";
 import { clock, number, plain } from "./text.js";
 import { viewOf } from "./views.js";
@@ -15,7 +15,6 @@ const QUIET_MS = 15000;
 
 /** What `/now` says of the control plane itself, with the revision of the last beat. */
 const plane = signal({});
-const visitor = signal(null);
 const shown = signal({ parts: [], query: {}, hash: "", data: null, error: null, isBusy: true });
 
 let running = null;
@@ -154,8 +153,8 @@ function App() {
 }
 
 function Shown({ view, own }) {
-  const [broken, mend] = useErrorBoundary((error) => console.error(error));
-  useEffect(() => mend(), [own.data]); // the next answer may be one that can be shown
+  const [broken, fix] = useErrorBoundary((error) => console.error(error));
+  useEffect(() => fix(), [own.data]); // the next answer may be one that can be shown
   if (broken) return html`<${Failed} error=${broken} view=${view} />`;
   if (own.data === null) return html`<${Skeleton} />`;
   if (!view) return html`<h1>There is no such view</h1><p><a href="#/">Now</a> has what is going on.</p>`;
@@ -208,20 +207,26 @@ function Pulse() {
 
 function Menu() {
   const who = visitor.use();
+  const roles = who ? rolesOf(who) : "";
   const own = useRef(null);
   const close = () => own.current?.removeAttribute("open");
   return html`<details class="menu" ref=${own} onFocusOut=${(event) => own.current.contains(event.relatedTarget) || !event.relatedTarget || close()}>
-    <summary aria-label=${who ? `Menu of ${plain(who.name)}, role ${who.role}` : "Menu"}>
-      <span class="who">${who ? html`<${Name} text=${who.name} most=${24} /> <span class="quiet">(${who.role})</span>` : "Menu"}</span><span class="burger" aria-hidden="true">☰</span>
+    <summary aria-label=${who ? `Menu of ${plain(who.name)}, role ${roles}` : "Menu"}>
+      <span class="who">${who ? html`<${Name} text=${who.name} most=${24} /> <span class="quiet">(${who.role ?? "some namespaces"})</span>` : "Menu"}</span><span class="burger" aria-hidden="true">☰</span>
     </summary>
     <div>
-      ${who ? html`<p><b><${Name} text=${who.name} most=${60} /></b><br /><span class="quiet">role ${who.role}, by ${who.how}</span></p>` : null}
+      ${who ? html`<p><b><${Name} text=${who.name} most=${60} /></b><br /><span class="quiet">role ${roles}, by ${who.how}</span></p>` : null}
       <p class="themes" role="group" aria-label="Theme"><${Themes} /></p>
       <p><button type="button" onClick=${() => (close(), toggleKeys())}>Keys <kbd>?</kbd></button></p>
-      <p><a href="/debug">Debug pages</a></p>
+      ${seesAll(who) ? html`<p><a href="/debug">Debug pages</a></p>` : null}
       ${who?.may_log_out ? html`<form method="post" action="/logout"><button>Log out</button></form>` : null}
     </div>
   </details>`;
+}
+
+/** The roles of whoever looks, in words. */
+function rolesOf(who) {
+  return who.role ?? Object.keys(who.roles).sort().map((each) => `${who.roles[each]} in ${each}`).join(", ");
 }
 
 const theme = signal(storedTheme());

@@ -4,6 +4,7 @@
 import { ApiError, get } from "./api.js";
 import { Badge, Command, Link, Mark, Name, ObjectLink, Part, Place } from "./components.js";
 import { html, to, toQuery, useEffect, useRef, useState } from "./lib.js";
+import { seesAll, visitor } from "./live.js";
 
 const ASKED = ["ask"];
 
@@ -27,6 +28,10 @@ async function answered(query, signal) {
 }
 
 function Ask({ data, query }) {
+  if (!seesAll(visitor.use())) {
+    return html`<h1>What would a request meet?</h1>
+      <p class="quiet">An answer names the lines of any namespace, so asking needs the role view in all of them.</p>`;
+  }
   return html`
     <h1>What would a request meet?</h1>
     <${Form} key=${JSON.stringify(query)} query=${query} known=${data.known} />

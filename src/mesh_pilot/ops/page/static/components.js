@@ -9,7 +9,7 @@ export const PAGE = 100;
 
 // -- names
 
-/** A name or a sentence as text: in a direction of its own, cut where it is long (all of it in a tooltip), with escapes
+/** A name or a sentence as text: in its own direction, cut where it is long (all of it in a tooltip), with escapes
  * for what cannot be seen. A line may end at its dots and slashes, where it must end. */
 export function Name({ text, most = 300 }) {
   // The same element again is not compared again: most names of a view stay as they are at each refresh.
@@ -128,7 +128,7 @@ export function State({ of }) {
   return html`<span ...${why}><${Badge} text=${of.state} severity=${of.severity} sign=${of.severity !== "ok"} /></span>`;
 }
 
-/** What holds of one thing, at the top of its view: state, reason, since when, and the command that mends it. */
+/** What holds of one thing, at the top of its view: state, reason, since when, and the command that fixes it. */
 export function Verdict({ of, fine = "", command = "", children }) {
   return html`<section class=${`verdict ${MOODS[of.severity] ?? "quiet"}`} aria-label="State">
     <p class="head">
@@ -151,23 +151,23 @@ export const WORDS = {
   ECDS: "Extension discovery: filters such as modules of WebAssembly.",
   NDS: "Name discovery: the names that a proxy answers itself, by DNS.",
   VHDS: "Virtual host discovery: the routes of single hosts, as a proxy asks for them.",
-  NACK: "A proxy's refusal of what it was sent; it goes on with what it had.",
+  NACK: "A proxy's refusal of what it was sent; it continues with what it had.",
   ACK: "A proxy's word that it has accepted what it was sent.",
   revision: "The number of a state of the whole mesh. Each change of configuration or services makes the next one.",
   "in sync": "The proxy has accepted all that it was sent.",
   pending: "It was sent the newest version, or is about to be, and has not answered yet.",
   warming: "It has accepted the newest version and does not use it yet: it waits for something that belongs to it.",
-  refused: "A proxy, or validation, does not accept the newest version; the one before stays in force.",
+  refused: "A proxy, or validation, does not accept the newest version; the one before is kept.",
   withheld: "Proxies have refused this object. They are served its last good version, or go without, until it changes.",
-  held: "Its source has lost much at once. All of it stays in force until somebody confirms the loss.",
-  stale: "Its source does not answer. What it gave last stays in force.",
+  held: "Its source has lost much at once. All of it is kept until somebody confirms the loss.",
+  stale: "Its source does not answer. What it gave last is kept.",
   "in canary": "A rollout has given the newest version to some proxies only.",
   "taken back": "A rollout was ended: the proxies have the version before.",
   gone: "It is not connected any more; what it had last is still known.",
   trial: "A push without some objects, by which the control plane finds out which of them a proxy refuses.",
   faulty: "It is in force, and the analyzers find an error in it.",
   conflicting: "It is in force, and another object says something else about the same.",
-  failing: "An internal error keeps something of it back; what was there before stays in force.",
+  failing: "An internal error keeps something of it back; what was there before is kept.",
   degraded: "Some of its endpoints are not healthy.",
   blind: "Its source answers, and may not see what it should.",
   down: "It has endpoints, and none of them is healthy.",
@@ -385,7 +385,7 @@ export function Folded({ title, aside = null, open = false, children }) {
   </details>`;
 }
 
-/** What the API answers, asked anew at each refresh: `[answer, error]`, both null before the first. `parts` null: nothing. */
+/** What the API answers, asked again at each refresh: `[answer, error]`, both null before the first. `parts` null: nothing. */
 export function useAnswer(parts, query = {}) {
   const [found, setFound] = useState([null, null]);
   const turn = turns.use();

@@ -17,7 +17,15 @@ export const contact = signal(0);
 /** True once what is shown is old. */
 export const isOld = signal(false);
 
-/** Grows with each refresh of the view: what components ask for themselves is asked anew with it. */
+/** What `/whoami` says of whoever looks; null until it has. */
+export const visitor = signal(null);
+
+/** False for who may view some namespaces only. */
+export function seesAll(who) {
+  return !who || who.role !== null;
+}
+
+/** Grows with each refresh of the view: what components ask for themselves is asked again with it. */
 export const turns = signal(0);
 
 /** The seconds that have passed, for what says how long ago something was; one timer for all. */
@@ -66,12 +74,12 @@ export function listen(told) {
       if (isBack) told("reset", {}); // what happened since the view was read
     };
     source.onerror = () => {
-      if (source?.readyState !== EventSource.CLOSED) return; // it connects again by itself
+      if (source?.readyState !== EventSource.CLOSED) return; // it connects again on its own
       close();
       poll ??= setInterval(() => told("poll", {}), POLL_MS);
       again = setTimeout(open, AGAIN_MS);
     };
-    // As many listen as may: the stream ends, and the browser tries again by itself.
+    // As many listen as may: the stream ends, and the browser tries again on its own.
     source.addEventListener("full", (event) => {
       heard();
       poll ??= setInterval(() => told("poll", {}), Math.min(POLL_MS, 1000 * (parsed(event.data).poll_seconds ?? POLL_MS)));

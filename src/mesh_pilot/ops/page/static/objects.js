@@ -91,7 +91,7 @@ function OneObject({ data, parts }) {
   return html`
     <h1><${Name} text=${own} /> <span class="quiet"><${Name} text=${kind} /></span></h1>
     <${Verdict} of=${verdict} fine="Each proxy that it applies to has its newest version." command=${found.command ?? ""}>
-      ${verdict.mend ? html`<p class="quiet"><${Name} text=${verdict.mend} most=${1000} /></p>` : null}
+      ${verdict.fix ? html`<p class="quiet"><${Name} text=${verdict.fix} most=${1000} /></p>` : null}
       ${verdict.proxies?.length
         ? html`<p><span class="quiet">${counted(verdict.proxies_in_all, "proxy")}${verdict.applies_to ? ` of ${number(verdict.applies_to)}` : ""}: </span><${Some}
             list=${verdict.proxies} total=${verdict.proxies_in_all} shown=${(each) => html`<${Link} href=${to("proxies", each)} text=${each} />`} /></p>`
@@ -112,7 +112,7 @@ function OneObject({ data, parts }) {
       ? html`<${Part} title="What is wrong with it">
           <ul class="plainlist findings">
             ${found.problems.map((each) => html`<${Finding} key=${`${each.field} ${each.reason}`} level=${each.severity} field=${each.field} text=${each.reason} where=${each.where} />`)}
-            ${findings.map((each) => html`<${Finding} key=${`${each.code} ${each.field} ${each.reason}`} level=${each.level.toLowerCase()} field=${each.field} text=${each.reason} where=${each.where} code=${each.code} mend=${each.mend} />`)}
+            ${findings.map((each) => html`<${Finding} key=${`${each.code} ${each.field} ${each.reason}`} level=${each.level.toLowerCase()} field=${each.field} text=${each.reason} where=${each.where} code=${each.code} fix=${each.fix} />`)}
           </ul>
         <//>`
       : null}
@@ -137,11 +137,11 @@ function verdictOf(found, findings) {
   return error ? { ...truth, state: "faulty", severity: "error", why: error.reason } : { ...truth, state, severity, why, since };
 }
 
-function Finding({ level, field, text, where, code = "", mend = "" }) {
+function Finding({ level, field, text, where, code = "", fix = "" }) {
   return html`<li>
     <${Badge} text=${level} severity=${LEVELS[level]} sign=${level !== "info"} />${" "}<${Name} text=${text} most=${2000} />
     <span class="quiet">${field ? html`${" "}<code><${Name} text=${field} /></code>` : null} ${code} <${Place} where=${where} /></span>
-    ${mend ? html`<div class="quiet"><${Name} text=${mend} most=${1000} /></div>` : null}
+    ${fix ? html`<div class="quiet"><${Name} text=${fix} most=${1000} /></div>` : null}
   </li>`;
 }
 

@@ -111,7 +111,7 @@ async function loadService(parts, query, signal) {
 /** The section about objects of which proxies do not have the newest version. */
 const ELSEWHERE = "Not in force";
 
-/** Sections of the description that the view shows in a way of its own. */
+/** Sections of the description that the view shows in its own way. */
 const KNOWN = ["Service", "Ports", "Endpoints", "Routing", "Traffic policy", ELSEWHERE];
 
 function Service({ data, parts, query }) {

@@ -4,6 +4,8 @@
 # This file has been @generated
 
 __all__ = (
+    "AcmeCredential",
+    "AcmeIssuer",
     "AuthenticationPolicy",
     "Certificate",
     "ConfigSource",
@@ -413,6 +415,59 @@ class TracingOpenCensusAgentTraceContext(betterproto2.Enum):
 
 
 @dataclass(eq=False, repr=False)
+class AcmeCredential(betterproto2.Message):
+    """
+    A credential that is ordered.
+    """
+
+    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    As a Gateway's credentialName has it: NAMESPACE/NAME, or NAME for one of the root namespace.
+    """
+
+    hosts: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
+    """
+    The names in its certificate; none: the hosts of the servers that name it, of Gateways of its namespace.
+    """
+
+
+default_message_pool.register_message("istio.mesh.v1alpha1", "AcmeCredential", AcmeCredential)
+
+
+@dataclass(eq=False, repr=False)
+class AcmeIssuer(betterproto2.Message):
+    """
+    A server of certificates that speaks ACME (RFC 8555), and the credentials that are ordered there. Of mesh-pilot.
+    """
+
+    directory: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    The URL of its directory.
+    """
+
+    contacts: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Whom it may write to: mailto:ops@example.com.
+    """
+
+    terms_of_service_agreed: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
+    """
+    True if whoever writes this agrees to its terms of service.
+    """
+
+    ca_certificates: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+    """
+    A file on the control plane with the CA certificates that the directory's own certificate leads to, if it is not of
+    a CA that the system trusts.
+    """
+
+    credentials: "list[AcmeCredential]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
+
+
+default_message_pool.register_message("istio.mesh.v1alpha1", "AcmeIssuer", AcmeIssuer)
+
+
+@dataclass(eq=False, repr=False)
 class Certificate(betterproto2.Message):
     """
     A certificate that was to be made for a secret.
@@ -674,6 +729,13 @@ class MeshConfig(betterproto2.Message):
         72, betterproto2.TYPE_MESSAGE, optional=True
     )
 
+    default_inbound_http_retry_policy: "__networking__v1alpha3__.HttpRetry | None" = betterproto2.field(
+        74, betterproto2.TYPE_MESSAGE, optional=True
+    )
+    """
+    Of a sidecar's requests to its application.
+    """
+
     config_readers: "list[str]" = betterproto2.field(60101, betterproto2.TYPE_STRING, repeated=True)
     """
     Identities that may read all configuration over MCP and xDS, besides those of the root namespace. Of mesh-pilot.
@@ -689,6 +751,11 @@ class MeshConfig(betterproto2.Message):
     )
     """
     By host (or wildcard), the namespace whose objects may name it. Of mesh-pilot.
+    """
+
+    acme: "AcmeIssuer | None" = betterproto2.field(60104, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    The issuer of credentials of gateways that the control plane orders. Of mesh-pilot.
     """
 
     def __post_init__(self) -> None:

@@ -41,6 +41,7 @@ __all__ = (
     "EnvoyFilterWaypointMatchFilterMatchSubFilterMatch",
     "EnvoyFilterWaypointMatchRouteMatch",
     "ExecHealthCheckConfig",
+    "ExternalAuth",
     "Gateway",
     "GrpcHealthCheckConfig",
     "Headers",
@@ -60,10 +61,12 @@ __all__ = (
     "HttpRewrite",
     "HttpRoute",
     "HttpRouteDestination",
+    "HttpSession",
     "IstioEgressListener",
     "IstioIngressListener",
     "L4MatchAttributes",
     "LoadBalancerSettings",
+    "LoadBalancerSettingsBackendUtilizationLb",
     "LoadBalancerSettingsConsistentHashLb",
     "LoadBalancerSettingsConsistentHashLbHttpCookie",
     "LoadBalancerSettingsConsistentHashLbHttpCookieAttribute",
@@ -492,6 +495,11 @@ class ClientTlsSettings(betterproto2.Message):
     Path of a list of revoked certificates.
     """
 
+    ca_cert_credential_name: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
+    """
+    Name of a secret with what verifies the server.
+    """
+
 
 default_message_pool.register_message("istio.networking.v1alpha3", "ClientTLSSettings", ClientTlsSettings)
 
@@ -912,6 +920,11 @@ class EnvoyFilterListenerMatchFilterChainMatch(betterproto2.Message):
 
     destination_port: "int" = betterproto2.field(6, betterproto2.TYPE_UINT32)
 
+    transport_socket: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
+    """
+    Name of what ends the connection, such as envoy.transport_sockets.tls.
+    """
+
 
 default_message_pool.register_message(
     "istio.networking.v1alpha3", "EnvoyFilter.ListenerMatch.FilterChainMatch", EnvoyFilterListenerMatchFilterChainMatch
@@ -1142,6 +1155,43 @@ class ExecHealthCheckConfig(betterproto2.Message):
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "ExecHealthCheckConfig", ExecHealthCheckConfig)
+
+
+@dataclass(eq=False, repr=False)
+class ExternalAuth(betterproto2.Message):
+    """
+    A server that decides about requests. Of mesh-pilot.
+    """
+
+    destination: "Destination | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
+
+    grpc: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
+    """
+    Envoy's authorization service over gRPC; else HTTP.
+    """
+
+    path_prefix: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    HTTP: begins the path of the question.
+    """
+
+    allowed_headers: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Headers of the request that are in the question. Empty: all with gRPC, none besides the fixed ones with HTTP.
+    """
+
+    allowed_response_headers: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
+    """
+    HTTP: headers of the answer that the backend gets. Empty: all.
+    """
+
+    max_body: "int" = betterproto2.field(6, betterproto2.TYPE_UINT32)
+    """
+    The most bytes of the request's body that are sent along; longer bodies are refused. 0: no body.
+    """
+
+
+default_message_pool.register_message("istio.networking.v1alpha3", "ExternalAuth", ExternalAuth)
 
 
 @dataclass(eq=False, repr=False)
@@ -1625,6 +1675,17 @@ class HttpRoute(betterproto2.Message):
     Changes whatever the destination.
     """
 
+    session: "HttpSession | None" = betterproto2.field(10001, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Ours, of rules that are made of the Gateway API's: requests of a session go to one endpoint.
+    """
+
+    external_auth: "list[ExternalAuth]" = betterproto2.field(10002, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Servers that are asked, in order, whether a request may pass. Of mesh-pilot: made of the filters ExternalAuth of an
+    HTTPRoute, and refused in what users write.
+    """
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_set("mirror_percent"):
@@ -1651,6 +1712,32 @@ class HttpRouteDestination(betterproto2.Message):
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "HTTPRouteDestination", HttpRouteDestination)
+
+
+@dataclass(eq=False, repr=False)
+class HttpSession(betterproto2.Message):
+    """
+    Ours: what tells the requests of a session, and names their endpoint. A cookie or a header.
+    """
+
+    cookie: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    path: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    Of the cookie.
+    """
+
+    ttl: "datetime.timedelta | None" = betterproto2.field(
+        3, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
+    )
+    """
+    How long the cookie lives; absent: as long as the browser runs.
+    """
+
+    header: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("istio.networking.v1alpha3", "HTTPSession", HttpSession)
 
 
 @dataclass(eq=False, repr=False)
@@ -1752,6 +1839,10 @@ class LoadBalancerSettings(betterproto2.Message):
         2, betterproto2.TYPE_MESSAGE, optional=True, group="lb_policy"
     )
 
+    backend_utilization: "LoadBalancerSettingsBackendUtilizationLb | None" = betterproto2.field(
+        7, betterproto2.TYPE_MESSAGE, optional=True, group="lb_policy"
+    )
+
     locality_lb_setting: "LocalityLoadBalancerSetting | None" = betterproto2.field(
         3, betterproto2.TYPE_MESSAGE, optional=True
     )
@@ -1774,6 +1865,46 @@ class LoadBalancerSettings(betterproto2.Message):
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "LoadBalancerSettings", LoadBalancerSettings)
+
+
+@dataclass(eq=False, repr=False)
+class LoadBalancerSettingsBackendUtilizationLb(betterproto2.Message):
+    """
+    The more an endpoint reports to be in use, the fewer requests it gets.
+    """
+
+    weight_stabilization_period: "datetime.timedelta | None" = betterproto2.field(
+        1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
+    )
+    """
+    For which an endpoint reports before its weight counts.
+    """
+
+    weight_expiration_period: "datetime.timedelta | None" = betterproto2.field(
+        2, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
+    )
+    """
+    For which a weight counts without a report.
+    """
+
+    weight_update_period: "datetime.timedelta | None" = betterproto2.field(
+        3, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
+    )
+
+    error_utilization_penalty_percent: "int" = betterproto2.field(4, betterproto2.TYPE_UINT32)
+    """
+    What an endpoint's errors add to its utilization.
+    """
+
+    metric_names_for_computing_utilization: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
+    """
+    The metrics of a report that are the utilization.
+    """
+
+
+default_message_pool.register_message(
+    "istio.networking.v1alpha3", "LoadBalancerSettings.BackendUtilizationLB", LoadBalancerSettingsBackendUtilizationLb
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -2061,6 +2192,13 @@ class OutlierDetection(betterproto2.Message):
     What counts as an error beside 5xx.
     """
 
+    failure_percentage_threshold: "int | None" = betterproto2.field(
+        11, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.UInt32Value, optional=True
+    )
+    """
+    Failures among all answers; 0 switches this off.
+    """
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_set("consecutive_errors"):
@@ -2300,6 +2438,13 @@ class ServerTlsSettings(betterproto2.Message):
     insecure_skip_verify: "bool | None" = betterproto2.field(
         17, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
+
+    ecdh_curves: "list[str]" = betterproto2.field(18, betterproto2.TYPE_STRING, repeated=True)
+
+    alpn_protocols: "list[str]" = betterproto2.field(19, betterproto2.TYPE_STRING, repeated=True)
+    """
+    In place of those of the port's protocol.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "ServerTLSSettings", ServerTlsSettings)
@@ -2629,6 +2774,11 @@ class TrafficPolicy(betterproto2.Message):
     )
 
     retry_budget: "TrafficPolicyRetryBudget | None" = betterproto2.field(8, betterproto2.TYPE_MESSAGE, optional=True)
+
+    session: "HttpSession | None" = betterproto2.field(10001, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Ours, of rules that are made of the Gateway API's policies: requests of a session go to one endpoint.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "TrafficPolicy", TrafficPolicy)

@@ -1,0 +1,8 @@
+Kind = "exported-services"
+Name = "default"
+Services = [
+  {
+    Name      = "web"
+    Consumers = [{ Peer = "here" }]
+  }
+]

@@ -1,0 +1,7 @@
+Kind = "service-resolver"
+Name = "web"
+Failover = {
+  "*" = {
+    Targets = [{ Peer = "west" }]
+  }
+}

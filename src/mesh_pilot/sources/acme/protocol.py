@@ -1,0 +1,228 @@
+"""An order at an issuer (RFC 8555), by certbot's library ``acme``.
+
+The library makes one request a call, and waits for it. Each call runs in a thread; what comes between them (showing
+answers, waiting for the issuer) is ours, so that a cancelled order stops there. An abandoned thread ends within the
+time limit of its request.
+
+Source of the rules: RFC 8555, "Automatic Certificate Management Environment", 7.1.6, 7.4, 7.5, 8.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+import attrs
+import josepy.errors
+import requests
+import trio
+from acme import challenges, client, crypto_util, errors, messages
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from josepy.jwa import ES256
+from josepy.jwk import JWKEC
+
+from mesh_pilot import __version__
+from mesh_pilot.model.events import ChallengeAnswer
+from mesh_pilot.sources.acme.issued import IssuedCertificate, IssuerError, Keep, Show
+from mesh_pilot.sources.acme.stored import Account
+from mesh_pilot.sources.acme.wanted import AcmeServer
+
+REQUEST_SECONDS = 30
+"""The time for a request."""
+
+PROOF_SECONDS, FINISH_SECONDS = 180.0, 120.0
+"""The time that an issuer may take to ask our gateways, and to sign."""
+
+POLL_SECONDS = 1.0
+"""The wait between questions whether it is done, if the issuer names none; and the longest, as it counts a request."""
+LONGEST_POLL_SECONDS = 15.0
+
+NONCES = 5
+"""Tries of a request whose nonce is refused."""
+
+T = TypeVar("T")
+
+_Pending = tuple[messages.AuthorizationResource, messages.ChallengeBody]
+
+
+async def obtain(
+    issuer: AcmeServer, account: Account | None, hosts: Sequence[str], keep: Keep, show: Show
+) -> IssuedCertificate:
+    """Order a certificate for these hosts. Raises IssuerError, and what ``keep`` and ``show`` raise.
+
+    ``keep`` takes the account before anything is ordered; ``show`` returns once our gateways answer the issuer.
+    """
+    account = account if account is not None else Account(new_key(), issuer.directory)
+    session = _Session(issuer, account.key)
+    await session.open()
+    for attempt in range(2):
+        registered = await session.log_in(account, issuer.contacts)
+        if registered != account:
+            account = registered
+            await keep(account)
+        try:
+            return await _order(session, hosts, show)
+        except IssuerError as error:
+            if error.code != "accountDoesNotExist" or attempt:
+                raise
+            account = attrs.evolve(account, uri="")  # the issuer has forgotten it
+    raise AssertionError
+
+
+async def _order(session: _Session, hosts: Sequence[str], show: Show) -> IssuedCertificate:
+    key = new_key()
+    order = await session.ask(session.client.new_order, crypto_util.make_csr(key, list(hosts)))
+    pending = [(each, _http_01(each)) for each in order.authorizations if each.body.status != messages.STATUS_VALID]
+    answers, responses = [], []
+    for authorization, challenge in pending:
+        response, text = challenge.chall.response_and_validation(session.key)
+        answers.append(ChallengeAnswer(authorization.body.identifier.value, challenge.chall.encode("token"), text))
+        responses.append((challenge, response))
+    await show(tuple(sorted(answers, key=lambda each: (each.host, each.token))))
+    for challenge, response in responses:
+        await session.ask(session.client.answer_challenge, challenge, response)
+    await _proven(session, pending)
+    try:
+        order = await session.ask(session.client.begin_finalization, order)
+    except IssuerError as error:
+        if error.code != "orderNotReady":
+            raise
+    ends = datetime.now() + timedelta(seconds=FINISH_SECONDS)
+    order = await session.ask(session.client.poll_finalization, order, ends)
+    return IssuedCertificate(order.fullchain_pem.encode(), key)
+
+
+def _http_01(authorization: messages.AuthorizationResource) -> messages.ChallengeBody:
+    for each in authorization.body.challenges:
+        if isinstance(each.chall, challenges.HTTP01):
+            return each
+    host = authorization.body.identifier.value
+    raise IssuerError(f"it takes no proof by http-01 for {host}, and mesh-pilot gives no other")
+
+
+async def _proven(session: _Session, pending: list[_Pending]) -> None:
+    """Wait until the issuer has proven all hosts. Raises IssuerError."""
+    waiting = [authorization for authorization, _ in pending]
+    with trio.move_on_after(PROOF_SECONDS):
+        while waiting:
+            still = []
+            for authorization in waiting:
+                found, _ = await session.ask(session.client.poll, authorization)
+                if found.body.status == messages.STATUS_PENDING:
+                    still.append(found)
+                elif found.body.status != messages.STATUS_VALID:
+                    raise IssuerError(_why_invalid(found), "unauthorized")
+            waiting = still
+            if waiting:
+                told = session.told.total_seconds() if session.told is not None else POLL_SECONDS
+                await trio.sleep(max(POLL_SECONDS, min(told, LONGEST_POLL_SECONDS)))
+        return
+    names = ", ".join(each.body.identifier.value for each in waiting)
+    raise IssuerError(f"it has not looked at {names} within {PROOF_SECONDS:g} s")
+
+
+def _why_invalid(authorization: messages.AuthorizationResource) -> str:
+    host = authorization.body.identifier.value
+    said = [each.error.detail or each.error.code for each in authorization.body.challenges if each.error is not None]
+    return f"{host} is not proven: {said[0] if said else authorization.body.status.name}"
+
+
+class _Session:
+    """Requests to an issuer, with the key of an account. State: nonces, and what the last answer asks us to wait."""
+
+    client: client.ClientV2
+
+    def __init__(self, issuer: AcmeServer, key: bytes) -> None:
+        self._issuer = issuer
+        self.key = JWKEC(key=serialization.load_pem_private_key(key, None))
+        verify: Any = issuer.ca_certificates or True  # requests takes a path as well
+        self._net = client.ClientNetwork(
+            self.key,
+            alg=ES256,
+            verify_ssl=verify,
+            user_agent=f"mesh-pilot/{__version__}",
+            timeout=REQUEST_SECONDS,
+        )
+        self._net.session.hooks["response"].append(self._heard)
+        self.told: timedelta | None = None
+
+    async def open(self) -> None:
+        directory = await self.ask(client.ClientV2.get_directory, self._issuer.directory, self._net)
+        self.client = client.ClientV2(directory, self._net)
+
+    async def log_in(self, account: Account, contacts: tuple[str, ...]) -> Account:
+        """Use an account, registered if need be. Raises IssuerError."""
+        if account.uri and account.contacts == contacts:
+            self._net.account = _account(account.uri, contacts)
+            return account
+        if account.uri:
+            self._net.account = _account(account.uri, account.contacts)
+            changed = messages.Registration(contact=contacts)
+            await self.ask(self.client.update_registration, self._net.account, changed)
+            return attrs.evolve(account, contacts=contacts)
+        self._net.account = None
+        new = messages.NewRegistration(contact=contacts, terms_of_service_agreed=True)
+        try:
+            uri = (await self.ask(self.client.new_account, new)).uri
+        except IssuerError as error:
+            if not isinstance(error.__cause__, errors.ConflictError):
+                raise
+            uri = error.__cause__.location  # the key has one: it was registered, and the answer was lost
+        self._net.account = _account(uri, contacts)
+        return attrs.evolve(account, uri=uri, contacts=contacts)
+
+    async def ask(self, request: Callable[..., T], *arguments: Any) -> T:
+        """The answer to a request. Raises IssuerError."""
+        for attempt in range(NONCES):
+            self.told = None
+            try:
+                with trio.fail_after(REQUEST_SECONDS + FINISH_SECONDS):
+                    return await trio.to_thread.run_sync(request, *arguments, abandon_on_cancel=True)
+            except messages.Error as error:
+                if error.code == "badNonce" and attempt + 1 < NONCES:
+                    continue
+                detail = str(error.detail or error.description or error.typ)
+                raise IssuerError(f"it says {error.code}: {detail}", error.code or "", self.told) from error
+            except errors.IssuanceError as error:
+                said = error.error
+                raise IssuerError(f"it does not sign: {said.detail}", said.code or "", self.told) from error
+            except (requests.RequestException, trio.TooSlowError, errors.TimeoutError) as error:
+                raise IssuerError(f"it does not answer: {_brief(error)}", "", self.told) from error
+            except errors.ConflictError as error:
+                raise IssuerError("the key has an account there") from error
+            except (errors.Error, josepy.errors.Error, ValueError, LookupError, TypeError, AttributeError) as error:
+                raise IssuerError(f"the answer is not ACME: {_brief(error)}", "", self.told) from error
+        raise AssertionError
+
+    def _heard(self, response: requests.Response, *_: Any, **__: Any) -> None:
+        self.told = wait_of(response.headers.get("Retry-After", ""), datetime.now(UTC))
+
+
+def wait_of(text: str, now: datetime) -> timedelta | None:
+    """The wait that a Retry-After asks for: seconds, or a date; None if it is neither."""
+    try:
+        if text.isdecimal():
+            return timedelta(seconds=int(text))
+        return max(parsedate_to_datetime(text) - now, timedelta(0))
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def new_key() -> bytes:
+    """A private key, as PEM."""
+    return ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _account(uri: str, contacts: tuple[str, ...]) -> messages.RegistrationResource:
+    return messages.RegistrationResource(uri=uri, body=messages.Registration(contact=contacts))
+
+
+def _brief(error: BaseException) -> str:
+    """The last cause of an error, in a line: requests wraps those of sockets several times."""
+    text = str(error) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]}..."

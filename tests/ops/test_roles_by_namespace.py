@@ -1,0 +1,105 @@
+"""What callers with a role in some namespaces are told where the answer is about the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from envoy.config.core.v3.base_pb2 import Node
+from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
+
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from mesh_pilot.net.rpc import Cardinality, open_channel
+from mesh_pilot.ops.access.settings import AccessSettings
+from tests.support.envoy import eventually
+from tests.support.planes import SERVICE, running_plane
+
+pytestmark = pytest.mark.plane
+
+ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+OURS = SERVICE.replace("spec:\n", "spec:\n  exportTo: [.]\n")
+SHOP, ALL = "a-token-of-the-shop", "a-token-of-the-mesh"
+BANK = SERVICE.replace("shop", "bank").replace("reviews", "ledger").replace("10.0.0.1", "10.0.0.2")
+BROKEN = SERVICE.replace("name: reviews", "name: broken").replace("9080", "many")
+CLUSTERS = ["outbound|9080||reviews.test", "outbound|9080||ledger.test"]
+
+
+class Asked:
+    """A plane with a proxy in the shop and one in the bank, and questions to it."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def __call__(self, path: str, token: str = SHOP) -> Any:
+        reply = await self._client.get(f"/api/v1{path}", headers={"authorization": f"Bearer {token}"})
+        return reply.json() | {"status": reply.status_code}
+
+
+@pytest.fixture
+async def asked(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Asked]:
+    config = tmp_path / "config"
+    config.mkdir()
+    broken = {"shop-broken": BROKEN, "bank-broken": BROKEN.replace("shop", "bank").replace("reviews", "ledger")}
+    for name, text in {"shop": OURS, "bank": BANK, **broken}.items():
+        (config / f"{name}.yaml").write_text(text)
+    (tmp_path / "tokens").write_text(f"view:shop {SHOP} shop\nview {ALL} all\n")
+    async with AsyncExitStack() as stack:
+        access = AccessSettings(token_file=tmp_path / "tokens")
+        plane = await stack.enter_async_context(running_plane(config, trust_local=True, access=access))
+        for ip, name in (("10.0.0.1", "web.shop"), ("10.0.0.2", "books.bank")):
+            node = Node(id=f"sidecar~{ip}~{name}~{name.partition('.')[2]}.svc.cluster.local")
+            channel = await stack.enter_async_context(open_channel(plane.addresses.grpc))
+            stream = channel.request(ADS, Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse)
+            proxy = await stack.enter_async_context(stream)
+            for type_url, names in {CLUSTER: [], ENDPOINT: CLUSTERS, LISTENER: [], ROUTE: ["9080"]}.items():
+                await proxy.send_message(DiscoveryRequest(type_url=type_url, node=node, resource_names=names))
+                sent = await proxy.recv_message()
+                assert sent is not None
+                given = {"response_nonce": sent.nonce, "version_info": sent.version_info}
+                is_refused = type_url == getattr(request, "param", "")
+                refused = {"error_detail": {"code": 3, "message": "no"}} if is_refused else {}
+                answer = DiscoveryRequest(type_url=type_url, resource_names=names, **given, **refused)
+                await proxy.send_message(answer)
+        client = httpx.AsyncClient(base_url=f"http://{plane.addresses.http}", trust_env=False, timeout=60)
+        yield Asked(await stack.enter_async_context(client))
+
+
+async def test_why_is_for_those_who_may_view_the_proxy_and_follows_to_proxies_that_they_may_view(asked: Asked) -> None:
+    own = await asked("/why?proxy=web.shop&to=reviews.test:9080/")
+    assert own["status"] == 200 and [each["proxy"] for each in own["destinations"]] == ["web.shop"]
+    to_bank = "/why?proxy=web.shop&to=ledger.test:9080/"
+    assert [each["proxy"] for each in (await asked(to_bank, ALL))["destinations"]] == ["books.bank"]
+    mine = await asked(to_bank)
+    assert mine["destinations"] == []
+    assert mine["notes"][-1].endswith("is not followed: that needs view in namespace bank")
+    theirs = await asked("/why?proxy=books.bank&to=reviews.test:9080/")
+    assert (theirs["status"], theirs["error"]) == (403, "this needs view in namespace bank, and shop has view in shop")
+
+
+@pytest.mark.parametrize("asked", [ROUTE], indirect=True, ids=["proxies refuse routes"])
+async def test_rejections_are_those_of_objects_and_proxies_that_one_may_view(asked: Asked) -> None:
+    async def refusals(token: str) -> tuple[set[str], set[str]]:
+        found = await asked("/rejections", token)
+        return {each["object"] for each in found["configs"]}, {each["proxy"] for each in found["proxies"]}
+
+    async def are_told() -> bool:
+        return (await refusals(ALL))[1] == {"web.shop", "books.bank"}
+
+    await eventually(are_told, what="both refusals have come")
+    assert (await refusals(ALL))[0] == {"ServiceEntry/shop/broken", "ServiceEntry/bank/broken"}
+    assert await refusals(SHOP) == ({"ServiceEntry/shop/broken"}, {"web.shop"})
+
+
+async def test_now_counts_what_one_may_view(asked: Asked) -> None:
+    async def totals(token: str) -> dict[str, int]:
+        found = (await asked("/now", token))["totals"]
+        return {name: found[name] for name in ("proxies", "services", "objects")}
+
+    assert await totals(ALL) == {"proxies": 2, "services": 2, "objects": 2}
+    assert await totals(SHOP) == {"proxies": 1, "services": 1, "objects": 1}
+    mine = await asked("/now")
+    assert mine["sentence"] == "The 1 proxy has what is written."
