@@ -247,7 +247,7 @@ class FileSource:
         """The time of the next scan if there is no event."""
         timing = self._timing
         is_polling = self._always_poll or self._failure
-        at = trio.current_time() + (timing.poll_seconds if is_polling else timing.rescan_seconds)
+        at = trio.current_time() + timing.poll_seconds if is_polling else self._listed_at + timing.rescan_seconds
         at = min(at, self._waiting.next_at(at_rest=not self._recent, written=self._locations_written()))
         return min(at, self._changed_at + timing.quiet_seconds) if self._recent else at
 
