@@ -99,7 +99,7 @@ class Settings:
         repeats=True,
         common=True,
         help="Folder of Istio YAML; may be repeated.",
-        doc="Folder of [Istio YAML](files.md); may be repeated. At least one, unless there is another source.",
+        doc="Folder of [Istio YAML](files.md); repeatable. At least one, unless there is another source.",
     )
     mesh_config: Path | None = _files(
         "--mesh-config",
@@ -110,28 +110,27 @@ class Settings:
     revision: str = _files(
         "--revision",
         default="",
-        help="Revision of this control plane: objects of others (istio.io/rev) are not read.",
-        doc="Revision of this control plane: it reads objects in Kubernetes without label `istio.io/rev`, and those"
-        " labelled with this revision. Empty: all ([Kubernetes](kubernetes-config.md)).",
+        help="Revision: objects of others (istio.io/rev) are not read.",
+        doc="Revision: objects with another `istio.io/rev` are [not read](kubernetes-config.md#revisions).",
     )
     shared_mesh_config: str = _files(
         "--shared-mesh-config",
         default="",
-        help="ConfigMap with settings of users under those of ConfigMap istio.",
+        help="ConfigMap with users' mesh config, under that of ConfigMap istio.",
     )
     networks_config: Path | None = _files("--networks-config", help="File with Istio's MeshNetworks.")
     secrets_dir: Path | None = _files(
         "--secrets-dir",
         common=True,
-        help="Folder with a folder NAMESPACE/NAME of PEM files for each credentialName.",
-        doc="Folder with a folder `NAMESPACE/NAME` of PEM files for each"
-        " [credential](security.md#credentials-of-gateways).",
+        help="Folder of folders NAMESPACE/NAME of PEM files for each credentialName.",
+        doc="Folder of folders `NAMESPACE/NAME` of PEM files for each "
+        "[credential](security.md#credentials-of-gateways).",
     )
     config_store: str = _files(
         "--config-store",
         default="",
-        help="Store that the API may change: one of the folders of --config-dir, consul://PREFIX or kubernetes"
-        " (docs/config-store.md).  [default: none]",
+        help="Store that the API may change: a folder of --config-dir, consul://PREFIX or kubernetes "
+        "(docs/config-store.md).  [default: none]",
     )
     registries: tuple[Registry, ...] = ()
     """Registries of services, in order of precedence."""
@@ -140,7 +139,7 @@ class Settings:
         default=(),
         repeats=True,
         help="Read configuration there: host:port (MCP), or xds://host:port.",
-        doc="Read configuration there: `host:port` ([MCP](mcp.md)), or `xds://host:port`; may be repeated.",
+        doc="Read configuration there: `host:port` ([MCP](mcp.md)) or `xds://host:port`; repeatable.",
     )
     """In addition to mesh config ``configSources``, and written as there."""
     mcp_tls: CertificateFiles | None = None
@@ -148,16 +147,16 @@ class Settings:
     mcp_sink_addr: str | None = _mcp(
         "--mcp-sink-addr",
         kind=FlagKind.ADDRESS,
-        help="Let an MCP source, such as a Galley, dial us here: from this machine, or over TLS if configWriters of"
-        " mesh.yaml names its identity.  [default: off]",
-        doc="Let an MCP source, such as a Galley, [dial](mcp.md#a-galley-that-dials) us here: from this machine, or"
-        " over TLS if `configWriters` of `mesh.yaml` names its identity.",
+        help="Let an MCP source, such as a Galley, dial us here: from this machine, or over TLS as one of "
+        "configWriters.  [default: off]",
+        doc="Let an MCP source, such as a Galley, [dial](mcp.md#a-galley-that-dials) us here: from this "
+        "machine, or over TLS as one of `configWriters`.",
     )
     serve_config: bool | None = _mcp(
         "--serve-config/--no-serve-config",
-        help="Serve configuration over MCP and xDS, at the gRPC ports."
-        "  [default: to identities of the root namespace and of configReaders, and to this machine]",
-        doc="Serve configuration over [MCP and xDS](mcp.md#serving), at the gRPC ports: to all clients, or to none.",
+        help="Serve configuration over MCP and xDS, at the gRPC ports.  [default: to the root namespace, "
+        "configReaders and this machine]",
+        doc="Serve configuration over [MCP and xDS](mcp.md#serving), at the gRPC ports, to all clients or none.",
     )
     """In addition to Envoys' resources; never secrets."""
     grpc_addr: str = _ports(
@@ -179,11 +178,10 @@ class Settings:
         default=(),
         adds_up=True,
         metavar="NAME,...",
-        help="DNS names and IP addresses in the server's certificate that the CA signs where there is no --tls-cert."
-        "  [default: istiod.NAMESPACE.svc, mesh-pilot.NAMESPACE.svc, mesh-pilot, the host's, localhost, addresses"
-        " listened on, the host of discoveryAddress]",
-        doc="DNS names and IP addresses in [the certificate](certificates.md#the-servers-own-certificate) that the CA"
-        " signs for the server where there is no `--tls-cert`.",
+        help="Names and IP addresses in the server's certificate that the CA signs.  [default: "
+        "istiod.NAMESPACE.svc, the host's, ...]",
+        doc="Names and IP addresses in [the server's certificate](certificates.md#the-servers-own-certificate) "
+        "that the CA signs.",
     )
     authority: AuthoritySettings = group(AuthoritySettings, default=DEFAULT_AUTHORITY)
     """Lifetimes of the certificates that are signed here."""
@@ -197,8 +195,8 @@ class Settings:
         default="127.0.0.1:8080",
         common=True,
         help="Web page, /ready, /debug, /metrics.",
-        doc="Web page, [API](api.md), `/ready`, `/debug/*`, `/metrics`; not on loopback it needs a login, see"
-        " [access](operating.md#access).",
+        doc="Web page, [API](api.md), `/ready`, `/debug/*`, `/metrics`; beyond loopback with [a "
+        "login](operating.md#access).",
     )
     access: AccessSettings = attrs.field(factory=_access)
     """The access to the web port."""
@@ -216,30 +214,29 @@ class Settings:
     ca_dir: Path | None = _certificates(
         "--ca-dir",
         common=True,
-        help="Folder of the CA, such as Istio's cacerts; if empty, it gets a root."
-        " With --ca-signer, it has revoked identities alone.  [default: ca in --state-dir; with --no-state a root for"
-        " this run]",
-        doc="Folder of the [CA](certificates.md), such as Istio's `cacerts`; if it is empty, it gets a root. With"
-        " `--ca-signer` it has [revoked identities](certificates.md#revoking-an-identity) alone.",
+        help="Folder of the CA, such as Istio's cacerts; an empty one gets a root. With --ca-signer: of revoked "
+        "identities.  [default: ca in --state-dir; with --no-state a root for this run]",
+        doc="Folder of the [CA](certificates.md), such as Istio's `cacerts`; an empty one gets a root. With "
+        "`--ca-signer`: of [revoked identities](certificates.md#revoking-an-identity).",
     )
     """None: a root for this run."""
     ca_signer: Path | None = _certificates(
         "--ca-signer",
         common=True,
-        help="YAML file that says which CA elsewhere signs, instead of one here (docs/signers.md).",
-        doc="YAML file that says which [CA elsewhere](signers.md) signs, instead of one here.",
+        help="YAML file that says which CA elsewhere signs instead (docs/signers.md).",
+        doc="YAML file that says which [CA elsewhere](signers.md) signs instead.",
     )
     trust_bundle_ca: Path | None = _certificates(
         "--trust-bundle-ca",
         help="PEM file of the CA of servers of trust bundles.  [default: the system's]",
-        doc="PEM file of the CA of servers of [foreign trust bundles](federation.md).",
+        doc="PEM file of the CA of servers of [trust bundles](federation.md).",
     )
     trust_local: bool = _certificates(
         "--trust-local/--no-trust-local",
         default=False,
         common=True,
-        help="Believe what plaintext clients on this machine say of themselves, and give them PRIVATE KEYS: that of any"
-        " workload and gateway that they name.",
+        help="Believe what plaintext clients on this machine say of themselves, and give them PRIVATE KEYS: of "
+        "any workload and gateway.",
     )
     callers: CallerSettings = group(CallerSettings)
     join_tokens: JoinTokenSettings = group(JoinTokenSettings)
@@ -253,14 +250,13 @@ class Settings:
         default="cluster.local",
         common=True,
         help="DNS domain of the mesh.",
-        doc="DNS domain of the mesh: `reviews` in namespace `shop` is `reviews.shop.svc.DOMAIN`.",
+        doc="DNS domain: hosts are `SERVICE.NAMESPACE.svc.DOMAIN`.",
     )
     namespace: str = _mesh(
         "--namespace",
         default="istio-system",
         common=True,
         help="Root namespace, unless the MeshConfig names one.",
-        doc="Namespace of the control plane: the root namespace, unless the MeshConfig names one.",
     )
     status: StatusSettings = group(StatusSettings)
     """The status that is written to objects in Kubernetes."""
@@ -276,14 +272,14 @@ class Settings:
         default=0.1,
         reload=True,
         help="Publish changes after this much quiet,",
-        doc="Publish changes when nothing else has changed for this time,",
+        doc="Publish changes after this much quiet,",
     )
     debounce_max: float = _timing(
         "--debounce-max",
         default=10.0,
         reload=True,
         help="but at the latest after this long.",
-        doc="but after this time at the latest.",
+        doc="but at the latest after this long.",
     )
     state: StateSettings | None = None
     """The state that outlives a restart; None: none is kept."""
@@ -295,7 +291,7 @@ class Settings:
         "--admin-socket",
         section="What sources lose",
         help="Unix socket for mesh-pilot admin.  [default: admin.sock in the state folder]",
-        doc="Unix socket for [orders](guards.md#orders) of an operator: `mesh-pilot admin`.",
+        doc="Unix socket for [`mesh-pilot admin`](guards.md#orders).",
     )
     election: ElectionSettings | None = None
     """How replicas agree on the one that does what must be done once; None: this one always does."""
@@ -308,7 +304,7 @@ class Settings:
     sync_timeout: float | None = _timing(
         "--sync-timeout",
         help="Start serving after this long, even if some sources have not synced.  [default: wait]",
-        doc="Serve without the sources that have not synced after this time.",
+        doc="Serve after this time without sources that have not synced.",
     )
     """None: wait for as long as it takes."""
     traffic_reports: float | None = flag(

@@ -21,9 +21,8 @@ class Bounds:
         default=10_000,
         least=0,
         help="xDS streams open at the same time.  0: no limit.",
-        doc="xDS streams open at the same time, see [who gives way](operating.md#who-gives-way-at-a-limit);"
-        " for this and the following limits see"
-        " [what a client may ask](operating.md#what-a-client-may-ask). 0: no limit.",
+        doc="xDS streams open at the same time: [who gives way](operating.md#who-gives-way-at-a-limit), [what "
+        "happens](operating.md#what-a-client-may-ask). 0: no limit.",
     )
     """Streams open at the same time; at the limit one ends for a new one, see ``net.rpc.shares``."""
     max_request_bytes: int = _flag(
@@ -31,7 +30,7 @@ class Bounds:
         default=16 * 1024 * 1024,
         least=0,
         help="Size of one xDS request.  0: no limit.",
-        doc="Size of one xDS request. 0: gRPC's limit of 64 MiB applies.",
+        doc="Size of one xDS request. 0: gRPC's 64 MiB.",
     )
     """Size of one request. Of a Delta client that reconnects with 50,000 resources it is some 11 MB."""
     max_names: int = _flag(
@@ -49,7 +48,7 @@ class Bounds:
         "--max-node-bytes",
         default=1024 * 1024,
         least=0,
-        help="Size of a request without its resource names: mostly the node.  0: no limit.",
+        help="Size of a request without its resource names.  0: no limit.",
     )
     """Size of a request without the resource names in it, which is mostly the node."""
     max_node_values: int = _flag(
@@ -62,7 +61,8 @@ class Bounds:
         "--max-scopes-per-peer",
         default=500,
         least=0,
-        help="Namespaces, localities, ... of the proxies of one identity, or without one at one address.  0: no limit.",
+        help="Namespaces, localities, ... of the proxies of one identity, or unproven ones at one address.  0: "
+        "no limit.",
     )
     """Scopes of the open streams of one identity, or from one address where none is proven: namespace, DNS domain,
     locality, and anything else in a node that makes resources that other proxies do not share."""

@@ -83,22 +83,19 @@ class AccessFlags:
     token_file: Path | None = _access(
         "--api-token-file",
         common=True,
-        help="File with a line ROLE TOKEN NAME for each caller (docs/api.md); may change.",
-        doc="File with a line `ROLE TOKEN NAME` for each caller, see [access](operating.md#access); may change.",
+        help="File with a line ROLE TOKEN NAME for each caller (docs/operating.md); may change.",
+        doc="[File](operating.md#access) with a line `ROLE TOKEN NAME` for each caller; may change.",
     )
     people_file: Path | None = _access(
         "--api-people-file",
-        help="YAML file: the OpenID Connect issuer that people log in at, and their roles; may change.",
-        doc="YAML file: the OpenID Connect issuer that people log in at, and their roles, see"
-        " [people and roles](access.md); may change.",
+        help="YAML file of the OpenID Connect issuer and people's roles (docs/access.md); may change.",
+        doc="YAML file of the OpenID Connect issuer and [people's roles](access.md); may change.",
     )
     certificate: Path | None = _access(
         "--api-tls-cert", help="PEM file of the certificate of --http-addr: serves HTTPS there."
     )
     key: Path | None = _access("--api-tls-key", help="PEM file of its key.")
-    client_ca: Path | None = _access(
-        "--api-client-ca", help="PEM file of a CA of clients, which --api-token-file gives roles."
-    )
+    client_ca: Path | None = _access("--api-client-ca", help="PEM file of a CA of clients, for --api-token-file.")
 
     def settings(self) -> AccessSettings:
         if bool(self.certificate) != bool(self.key):
@@ -134,24 +131,24 @@ class ForeignTokenFlags:
     kubeconfig: Path | None = _tokens(
         "--kubernetes-kubeconfig",
         help="How to reach it.  [default: as a pod, or as kubectl does]",
-        doc="How to reach that API server, which holds the Lease of `--leader-election` as well.",
+        doc="How to reach that API server, also for the Lease of `--leader-election`.",
     )
     audiences: tuple[str, ...] = _tokens(
         "--kubernetes-token-audience",
         default=("istio-ca",),
         repeats=True,
-        help="Whom those tokens must be for; may be repeated.",
+        help="Audience of those tokens; repeatable.",
     )
     consul: bool = _tokens(
         "--accept-consul-tokens",
         default=False,
         help="Believe ACL tokens with a service identity; our agent is asked about them.",
-        doc="Believe [ACL tokens](authentication.md#consul) with a service identity; our agent is asked about them.",
+        doc="Believe [ACL tokens](authentication.md#consul) with a service identity.",
     )
     trust_namespaces: bool = _tokens(
         "--trust-consul-namespaces",
         default=False,
-        help="Take the namespace from the service's metadata: whoever may register a service chooses it.",
+        help="Take the namespace from the service's metadata, which whoever may register it chooses.",
     )
 
     def settings(self, registries: tuple[Registry, ...], *, needs_kubeconfig: bool) -> ForeignTokenSettings:
@@ -194,9 +191,9 @@ class ConnectionFlags:
         "--max-concurrent-streams",
         default=100,
         least=1,
-        help="Streams on one connection to a gRPC port; an Envoy needs one, a proxy in front many.",
-        doc="Streams on one connection to a gRPC port; an Envoy needs one, a proxy in front many, see"
-        " [operating](operating.md#hostile-and-broken-peers).",
+        help="Streams on one connection; an Envoy needs one, a proxy in front many.",
+        doc="Streams on [one connection](operating.md#hostile-and-broken-peers); an Envoy needs one, a proxy "
+        "in front many.",
     )
     max_connections: int = _connections(
         "--max-connections",
@@ -204,30 +201,29 @@ class ConnectionFlags:
         least=0,
         help="Connections to the gRPC ports, never more than open files allow. Stalled ones give way first, then the"
         " newest of whoever has more than half.",
-        doc="Connections to the gRPC ports, never more than five eighths of the process' limit on open files, which is"
-        " also what 0 means; see [who gives way](operating.md#who-gives-way-at-a-limit).",
+        doc="Connections to the gRPC ports; at most, and with 0, five eighths of the limit on open files ([who "
+        "gives way](operating.md#who-gives-way-at-a-limit)).",
     )
     max_handshakes: int = _connections(
         "--max-handshakes",
         default=1000,
         least=0,
         help="TLS handshakes at the same time; more wait.",
-        doc="TLS handshakes at the same time; more wait, in order of arrival, and take the places of silent ones. 0: no"
-        " limit.",
+        doc="TLS handshakes at the same time; more wait, in order of arrival. 0: no limit.",
     )
     max_connection_age: float = _connections(
         "--max-connection-age",
         kind=FlagKind.DURATION,
         default=0.0,
         help="Close connections after this long, give or take a tenth: replicas even out (docs/replicas.md).",
-        doc="Send clients elsewhere after this time, give or take a tenth:"
-        " [replicas even out](replicas.md#connection-age). 0: never.",
+        doc="Close connections after this long, give or take a tenth: [replicas even "
+        "out](replicas.md#connection-age). 0: never.",
     )
     max_connection_age_grace: float = _connections(
         "--max-connection-age-grace",
         kind=FlagKind.DURATION,
         default=10.0,
-        help="Time that the streams of such a connection may take to end.",
+        help="Time that streams of such a connection may take to end.",
     )
 
     def limits(self, requests_per_second: float) -> Limits:
@@ -254,7 +250,8 @@ class InjectionFlags:
     template: Path | None = _webhooks(
         "--injection-template",
         help="YAML file with templates, selectors and values of injected sidecars.",
-        doc="YAML file with templates, selectors and values of injected sidecars; read again when it changes.",
+        doc="YAML file with [templates, selectors and values](kubernetes-config.md#settings) of injected "
+        "sidecars; may change.",
     )
     image: str = _webhooks(
         "--injection-image", default="", help="Image with mesh-pilot and Envoy, for injected sidecars."

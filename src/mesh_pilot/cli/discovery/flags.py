@@ -57,14 +57,13 @@ class StateFlags:
         "--state-dir",
         common=True,
         help="Folder of what outlives a restart (docs/state.md).  [default: the system's, such as /var/lib/mesh-pilot]",
-        doc="Folder of [what outlives a restart](state.md). The default is `$STATE_DIRECTORY` in a systemd unit, else"
-        " `/var/lib/mesh-pilot` for root and `~/.local/state/mesh-pilot` for others.",
+        doc="Folder of [what outlives a restart](state.md).",
     )
     is_off: bool = _state(
         "--no-state",
         default=False,
         common=True,
-        help="Forget everything at the end, and find nothing at the start.",
+        help="Keep and find nothing.",
     )
     max_age: tuple[str, ...] = _state(
         "--state-max-age",
@@ -72,11 +71,11 @@ class StateFlags:
         repeats=True,
         metavar="[SOURCE=]DURATION",
         help="Do not use older pictures of sources; repeatable.  [default: any age]",
-        doc="Do not use older pictures of sources, such as `24h`, or of one source, `consul=1h`; repeatable.",
+        doc="Do not use older pictures of sources, or of one: `24h`, `consul=1h`; repeatable.",
     )
     key_file: Path | None = _state(
         "--state-key-file",
-        help="File with the key that private keys are kept encrypted with.  [default: not kept]",
+        help="File with the key that encrypts private keys there.  [default: not kept]",
     )
     history: HistoryBounds = group(HistoryBounds)
 
@@ -119,9 +118,9 @@ class ElectionFlags:
         kind=(NONE, CONSUL, KUBERNETES),
         default=NONE,
         common=True,
-        help="How replicas agree on the one that does what must be done once (docs/replicas.md).",
-        doc="How [replicas](replicas.md#leader-election) agree on the one that does what must be done once: at the"
-        " first `--consul-server-url`, or in Kubernetes.",
+        help="How replicas agree on a leader (docs/replicas.md).",
+        doc="How [replicas](replicas.md#leader-election) agree on a leader: at the first "
+        "`--consul-server-url`, or in Kubernetes.",
     )
     key: str = _election(
         "--leader-election-key",
@@ -134,8 +133,7 @@ class ElectionFlags:
         kind=FlagKind.DURATION,
         default=15.0,
         help="A leader loses its lease after this long without renewal.",
-        doc="A leader that is silent for this time leads no more; from 1 s to 1 minute, in Consul from 10 s unless its"
-        " servers allow less.",
+        doc="A leader that is silent for this time leads no more: 1 s to 1 minute, in Consul 10 s at least.",
     )
 
     def settings(
@@ -184,7 +182,7 @@ class RolloutFlags:
         help="The shares after that.  [default: 25,50,100]",
     )
     interval: float = _rollout(
-        "--rollout-interval", kind=FlagKind.DURATION, default=120.0, help="The time that a step takes at least."
+        "--rollout-interval", kind=FlagKind.DURATION, default=120.0, help="Least time of a step."
     )
 
     judged_by: str = _rollout(
@@ -193,8 +191,8 @@ class RolloutFlags:
         metavar="CONDITION",
         default="not worse",
         text="not worse",
-        help="Continue while the traffic of the first proxies is so: not worse than that of the others, errors < 1%, "
-        "both joined by and; acks: traffic is not judged.",
+        help="Continue while the first proxies' traffic is: not worse than the others', errors < 1%, both "
+        "joined by and; acks: not judged.",
     )
 
     def plan(self, workers: int) -> RolloutPlan | None:
@@ -241,7 +239,7 @@ class ProcessFlags:
         text="1",
         common=True,
         help="Processes that serve proxies at the same ports; auto: one a core (docs/large-meshes.md).",
-        doc="Processes that serve proxies at the same ports; `auto` or `0`: [one a core](large-meshes.md#every-core).",
+        doc="Processes that serve proxies at the same ports; `auto`, `0`: [one a core](large-meshes.md#every-core).",
     )
     log_level: LogLevels = _logs(
         "--log-level",
@@ -251,7 +249,7 @@ class ProcessFlags:
         common=True,
         reload=True,
         help="level, or scope:level,... (see docs/operating.md).",
-        doc="`level`, or `scope:level,...`, see [operating](operating.md).",
+        doc="`level`, or `scope:level,...` ([scopes](operating.md#logs)).",
     )
     log_format: str = _logs(
         "--log-format",
@@ -259,7 +257,7 @@ class ProcessFlags:
         default="text",
         common=True,
         help="text (key=value in a pipe) or json.",
-        doc="`text` (readable on a terminal, `key=value` in a pipe), or `json`, with nothing on standard output.",
+        doc="`text` (`key=value` in a pipe), or `json`, with nothing on standard output.",
     )
 
 
@@ -272,15 +270,15 @@ class FileFlags:
         section="The settings file",
         common=True,
         help="YAML file with settings: flags without dashes (docs/configuration.md).",
-        doc="YAML file with these settings, see [the settings file](#the-settings-file).",
+        doc="YAML file with [these settings](#the-settings-file).",
     )
     print_config: bool = flag(
         "--print-config",
         section="The settings file",
         default=False,
         common=True,
-        help="Print the settings file that all that is given means, and exit.",
-        doc="Print [the settings file](#the-settings-file) that all that is given means, without secrets, and exit.",
+        help="Print all settings as such a file, without secrets, and exit.",
+        doc="Print all settings as [such a file](#the-settings-file), without secrets, and exit.",
     )
 
 

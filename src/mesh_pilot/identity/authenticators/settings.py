@@ -52,10 +52,9 @@ class TrustedGateways:
         text="",
         adds_up=True,
         metavar="NETWORK,...",
-        help="Networks of proxies that end TLS for their clients: their x-forwarded-client-cert is believed."
-        "  [default: none]",
-        doc="Networks of proxies that end TLS for their clients: their"
-        " [`x-forwarded-client-cert`](certificate-requests.md#behind-a-proxy) is believed.",
+        help="Networks of proxies that end TLS: their x-forwarded-client-cert is believed.  [default: none]",
+        doc="Networks of proxies that end TLS: their "
+        "[`x-forwarded-client-cert`](certificate-requests.md#behind-a-proxy) is believed.",
     )
     """The addresses that they connect from."""
     identities: frozenset[tuple[str, str]] = _flag(
@@ -65,7 +64,7 @@ class TrustedGateways:
         text="",
         adds_up=True,
         metavar="NAMESPACE/ACCOUNT,...",
-        help="Service accounts of such proxies, by their own client certificates.  [default: none]",
+        help="Service accounts of such proxies.  [default: none]",
     )
 
 
@@ -77,8 +76,8 @@ class CallerSettings:
         default=DEFAULT_RATE,
         least=0,
         help="Certificates signed for one identity at one address; ten times as many at once.  0: no limit.",
-        doc="[Certificates](certificate-requests.md) signed for one identity at one address; ten times as many at once."
-        " 0: no limit.",
+        doc="[Certificates](certificate-requests.md) for one identity at one address; ten times as many at "
+        "once. 0: no limit.",
     )
 
 
@@ -89,8 +88,7 @@ class JoinTokenSettings:
     folder: Path | None = _flag(
         "--token-dir",
         help="Folder of join tokens (mesh-pilot token).  [default: join-tokens in --ca-dir]",
-        doc="Folder of the [join tokens](security.md#join-tokens) that `mesh-pilot token` makes; with neither, and"
-        " `--no-state`, none are taken.",
+        doc="Folder of [join tokens](security.md#join-tokens); without one none are taken.",
     )
     """The record and the keys are there; None: in the CA's folder, if there is one."""
 

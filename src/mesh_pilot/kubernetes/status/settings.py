@@ -31,7 +31,7 @@ class StatusSettings:
         "--status-conditions/--no-status-conditions",
         default=True,
         help="Write conditions of the Gateway API and Ingress.",
-        doc="Write [status](kubernetes-config.md#status): conditions of the Gateway API and Ingress.",
+        doc="Write [status](kubernetes-config.md#status) of the Gateway API and Ingress.",
     )
     messages: bool = _flag(
         "--status-messages/--no-status-messages",
@@ -42,7 +42,7 @@ class StatusSettings:
     distribution: bool = _flag(
         "--status-distribution/--no-status-distribution",
         default=False,
-        help="Write to Istio's objects how many proxies have their last change.",
+        help="Write to Istio's objects how many proxies have them.",
     )
     interval: float = _flag(
         "--status-interval",

@@ -19,17 +19,17 @@ class RegistrationSettings:
         "--auto-register-grace",
         kind=FlagKind.DURATION,
         default=10.0,
-        help="Time that the entry of a proxy that registered itself stays after it has disconnected.",
-        doc="The time for which the WorkloadEntry of a proxy that [registered itself](auto-registration.md) stays"
-        " after its last stream ended.",
+        help="Time for which the entry of a proxy that registered itself outlives its last stream.",
+        doc="Time for which the entry of a proxy that [registered itself](auto-registration.md) outlives its "
+        "last stream.",
     )
     any_address: bool = _flag(
         "--auto-register-any-address",
         default=False,
-        help="Believe the address that a proxy registers, though its connection comes from another one (NAT).",
+        help="Believe the address that a proxy registers, though its connection comes from another (NAT).",
     )
     key: str = _flag(
         "--auto-register-key",
         default="mesh-pilot/auto-registration",
-        help="KV prefix of Consul where replicas share these entries, with --leader-election consul.",
+        help="KV prefix where replicas share these entries, with --leader-election consul.",
     )

@@ -20,7 +20,7 @@ class QuarantineOptions:
         default=50,
         least=0,
         help="Most objects withheld from a build.",
-        doc="Most objects withheld from a build; beyond them refusals are on hold.",
+        doc="Most objects withheld from a build; beyond it refusals are on hold.",
     )
     max_groups: int = 50
     """Groups of clients from which the same is withheld: each costs an overlay of the World. No party (an identity, or
@@ -30,8 +30,8 @@ class QuarantineOptions:
         "--quarantine-trials",
         default=60.0,
         least=1,
-        help="Trials a minute, for a group of proxies.",
-        doc="Trials a minute, of a proxy or of the proxies of an identity; beyond them refusals are on hold.",
+        help="Trials a minute, by identity or proxy.",
+        doc="Trials a minute, by identity or proxy; beyond it refusals are on hold.",
     )
     answer_seconds: float = 10.0
     """The time that a client may take to answer a trial."""

@@ -71,8 +71,7 @@ class RegistryOrder:
         metavar="NAME,...",
         common=True,
         help="Registries to read, first those that win: Kubernetes,Consul.  [default: those that flags name]",
-        doc="Registries to read, separated by commas, first those that win: `Kubernetes,Consul`. One that is left out"
-        " is not read.",
+        doc="Registries to read, first those that win: `Kubernetes,Consul`.",
     )
 
 

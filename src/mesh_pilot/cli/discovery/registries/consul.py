@@ -56,8 +56,8 @@ class ConsulFlags(ConsulAgentFlags):
         "--consul-peer",
         default=(),
         repeats=True,
-        help="Cluster peer of the own datacenter, whose exported services are read; repeatable.",
-        doc="[Cluster peer](consul-peering.md) of the own datacenter, whose exported services are read; repeatable.",
+        help="Cluster peer whose exported services are read; repeatable.",
+        doc="[Cluster peer](consul-peering.md) whose exported services are read; repeatable.",
     )
     consul_consistency: str = _flag(
         "--consul-consistency", default="default", kind=("default", "consistent", "stale"), help="Consistency of reads."
@@ -75,20 +75,19 @@ class ConsulFlags(ConsulAgentFlags):
         "--consul-config-prefix",
         default="",
         help="KV prefix of Istio objects, such as mesh-pilot/config.",
-        doc="KV prefix of Istio objects, such as `mesh-pilot/config`; by default none are read.",
+        doc="KV prefix of Istio objects, such as `mesh-pilot/config`.",
     )
     consul_mesh: bool = _flag(
         "--consul-mesh/--no-consul-mesh",
         default=False,
-        help="Consul's own config entries and intentions become routes, rules and policies.",
-        doc="[Consul's own config entries and intentions](consul-mesh.md) become routes, rules and policies.",
+        help="Consul's config entries and intentions become routes, rules and policies.",
+        doc="[Consul's config entries and intentions](consul-mesh.md) become routes, rules and policies.",
     )
     consul_connect: bool = _flag(
         "--consul-connect/--no-consul-connect",
         default=False,
         help="Mutual TLS with proxies of Consul's own mesh; needs --consul-mesh.",
-        doc="[Mutual TLS with proxies of Consul's own mesh](migrate-consul.md), while services move; needs "
-        "`--consul-mesh`.",
+        doc="[Mutual TLS with proxies of Consul's mesh](migrate-consul.md); needs `--consul-mesh`.",
     )
     consul_intention_default: str = _flag(
         "--consul-intention-default",
@@ -115,7 +114,7 @@ class ConsulFlags(ConsulAgentFlags):
     consul_short_names: bool | None = _flag(
         "--consul-short-names/--no-consul-short-names",
         help="Bare names are services of Consul.  [default: yes, without Kubernetes]",
-        doc="Short names in Istio objects are services of Consul: `reviews` is `reviews.service.consul`.",
+        doc="Short names are services of Consul: `reviews` is `reviews.service.consul`.",
     )
     consul_warning: str = _flag(
         "--consul-warning", default="in", kind=("in", "out", "unhealthy"), help="Instances in state warning."
@@ -128,8 +127,7 @@ class ConsulFlags(ConsulAgentFlags):
         default=30.0,
         text="30s",
         kind=hold,
-        help="Time for which sudden emptiness is doubted; or forever.",
-        doc="The time for which services and instances are kept that Consul suddenly does not have; or `forever`.",
+        help="Time for which what Consul suddenly lacks is kept; or forever.",
     )
     consul_wait: float = _flag(
         "--consul-wait", default=60.0, kind=FlagKind.DURATION, help="Time that a blocking query waits."

@@ -60,16 +60,15 @@ class KubernetesFlags:
         "--cluster-timeout",
         default=30.0,
         kind=FlagKind.DURATION,
-        help="Time that startup waits for other clusters; 0: without limit.",
-        doc="The time that the start waits for other clusters; 0: forever.",
+        help="Time that the start waits for other clusters; 0: forever.",
+        doc="Time that the start waits for other clusters; 0: forever.",
     )
     cluster_set: str = _flag(
         "--cluster-set",
         default="off",
         kind=("off", "exports", "hosts", "strict"),
         help="How far ServiceExports and ServiceImports count (docs/kubernetes.md).",
-        doc="How far ServiceExports and ServiceImports count, see"
-        " [services of several clusters](kubernetes.md#services-of-several-clusters).",
+        doc="How far [ServiceExports and ServiceImports](kubernetes.md#services-of-several-clusters) count.",
     )
     insecure_kubeconfig_options: tuple[str, ...] = _flag(
         "--insecure-kubeconfig-options",
@@ -78,8 +77,8 @@ class KubernetesFlags:
         adds_up=True,
         metavar="KEY,...",
         help="What kubeconfigs in Secrets may have: exec, tokenFile, clientKey, clientCertificate, ...",
-        doc="What kubeconfigs in Secrets may have: `exec`, `tokenFile`, `clientKey`,"
-        " `clientCertificate`, `certificateAuthority`.",
+        doc="What kubeconfigs in Secrets may have: `exec`, `tokenFile`, `clientKey`, `clientCertificate`, "
+        "`certificateAuthority`.",
     )
 
     def registry(
