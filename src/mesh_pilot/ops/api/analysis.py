@@ -96,7 +96,7 @@ routes = ApiTopic()
 
 @routes.declare(
     "/analysis",
-    "What is wrong with the objects in force when they are seen together, as mesh-pilot analyze finds it.",
+    "The findings of mesh-pilot analyze about the objects in force.",
     parameters=(SUPPRESS, TRAFFIC),
     merge=workers_together,
     answers=AnalysisResult,

@@ -105,7 +105,7 @@ routes = ApiTopic()
 
 @routes.declare(
     PATH,
-    "An object as it is in the config store, or in force, with the version that a change of it names.",
+    "An object in the config store, or in force, with the version that a change of it names.",
     parameters=(*IN_PATH, WAIT),
     answers=StoredObject,
     failures={503: FAILURES[503]},

@@ -262,7 +262,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
     return [
         ApiRoute(
             "/events",
-            "Server-sent events `revision`, `proxies`, `nack`, `sync` and `problems`, at most two batches a second; "
+            "Server-sent events: `revision`, `proxies`, `nack`, `sync` and `problems`, at most two batches a second; "
             "`beat` each five seconds; `reset` if events were missed, `full` and `over` at the end.",
             events,
             scope=Scope.ANY,

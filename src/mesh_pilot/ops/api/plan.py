@@ -39,7 +39,7 @@ routes = ApiTopic()
 
 @routes.declare(
     "/picture",
-    "The objects of all sources as they are in force, encoded, without secrets: what mesh-pilot plan computes with.",
+    "The objects in force, encoded, without secrets: what mesh-pilot plan computes with.",
 )
 async def picture(state: PlaneState, _: Request) -> Found:
     known = (await truth_now(state)).known
@@ -54,7 +54,7 @@ async def nodes(state: PlaneState, _: Request) -> Found:
 
 @routes.declare(
     "/picture/traffic",
-    "What each workload called in the last days, and which proxies report: what mesh-pilot suggest computes with.",
+    "What each workload called in the last days: what mesh-pilot suggest computes with, and the proxies that report.",
     parameters=(DAYS,),
     merge=_all_reporting,
     answers=ObservedTraffic,

@@ -92,7 +92,7 @@ def workers_groups(answers: Mapping[int, Any]) -> Json:
 
 @routes.declare(
     "/proxy-groups",
-    "The proxies that are in sync, counted by namespace, type and version of Envoy; the largest group first.",
+    "The proxies in sync, counted by namespace, type and version of Envoy; the largest group first.",
     merge=workers_groups,
     answers=list[ProxyGroup],
     scope=Scope.ANY,
@@ -107,7 +107,7 @@ async def groups(state: PlaneState, request: Request) -> Found:
 
 @routes.declare(
     "/proxies/{name:path}/config_dump",
-    "What a proxy was sent, as Envoy's /config_dump shows it, with the objects it came from and what is not in use.",
+    "What a proxy was sent, as Envoy's /config_dump: with the objects it came from and what is not in use.",
     parameters=(NAME,),
     merge=first_found,
     scope=Scope.PROXY,

@@ -83,7 +83,7 @@ routes = ApiTopic()
 
 @routes.declare(
     "/proxies/{name:path}/resources/{type}",
-    "The names of the resources of a type that a proxy holds, and the objects that they were made from.",
+    "The resources of a type that a proxy holds: names, and the objects that they were made from.",
     parameters=(PROXY, TYPE, SEARCH, *PAGING),
     merge=first_found,
     answers=HeldResources,

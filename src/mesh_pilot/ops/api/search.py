@@ -58,7 +58,7 @@ routes = ApiTopic()
 
 @routes.declare(
     "/search",
-    f"Services, objects and proxies by names, hosts, addresses and labels: of each the best {SHOWN}, and the number.",
+    f"Services, objects and proxies by name, host, address or label: of each the best {SHOWN}, and the number.",
     parameters=(QUERY,),
     answers=SearchResult,
     scope=Scope.ANY,

@@ -52,7 +52,7 @@ async def whoami(_: PlaneState, request: Request) -> Found:
 
 @routes.declare(
     "/login",
-    "The issuer that people log in at, for programs; 404 where people do not log in.",
+    "The issuer that people log in at; 404 where people do not log in.",
     answers=KnownIssuer,
     scope=Scope.NONE,
     failures={404: "People do not log in here."},
