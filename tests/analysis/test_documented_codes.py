@@ -78,10 +78,10 @@ MISTAKES = sections(Path(__file__).with_name("mistakes.md").read_text(encoding="
 
 def test_there_are_ten_mistakes_and_the_page_has_their_codes() -> None:
     assert len(MISTAKES) == 10
-    table = PAGE[PAGE.index("| a newcomer's mistake |") : PAGE.index("## What is read")]
+    listed = PAGE[PAGE.index("Newcomers' mistakes:") : PAGE.index("## What is read")]
     first = {re.search(r"\[((?:IST|MP)\d+)\]", text)[1] for text in MISTAKES.values()}  # type: ignore[index]
-    assert set(re.findall(r"\[((?:IST|MP)\d+)\]", table)) == first
-    quoted = PAGE[PAGE.index("    example.yaml:9:") : PAGE.index("\n\n| a newcomer's")]
+    assert set(re.findall(r"\[((?:IST|MP)\d+)\]", listed)) == first
+    quoted = PAGE[PAGE.index("    example.yaml:9:") : PAGE.index("\n\nNewcomers' mistakes")]
     assert "\n".join(line[4:] for line in quoted.splitlines()) in MISTAKES["1. A wrong host"]
 
 

@@ -111,8 +111,7 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
             "--service-account",
             {
                 "default": "default",
-                "help": "Service account; with the namespace, the identity. Both are those of the token or"
-                " certificate, if not given.",
+                "help": "Service account; if not given, it and the namespace are those of the token or certificate.",
             },
         ),
         ("--ip", {"type": ip_address, "help": "Address under which services list it.  [default: the default route's]"}),
@@ -130,7 +129,7 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
             {
                 "type": click.Choice(["REDIRECT", "TPROXY", "NONE"]),
                 "default": "REDIRECT",
-                "help": "How traffic reaches a sidecar: iptables REDIRECT or TPROXY, or NONE: applications connect.",
+                "help": "How traffic reaches a sidecar: by iptables, or NONE: applications connect.",
             },
         ),
     ),
