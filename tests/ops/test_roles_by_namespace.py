@@ -11,10 +11,12 @@ import httpx
 import pytest
 from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
+from starlette.requests import Request
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from mesh_pilot.net.rpc import Cardinality, open_channel
 from mesh_pilot.ops.access.settings import AccessSettings
+from mesh_pilot.ops.api.visitors import VISITOR, Role, Visitor, sees_name
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
@@ -102,4 +104,62 @@ async def test_now_counts_what_one_may_view(asked: Asked) -> None:
     assert await totals(ALL) == {"proxies": 2, "services": 2, "objects": 2}
     assert await totals(SHOP) == {"proxies": 1, "services": 1, "objects": 1}
     mine = await asked("/now")
-    assert mine["sentence"] == "The 1 proxy has what is written."
+    assert mine["sentence"] == "1 cause; traffic keeps the last good configuration."
+
+
+async def test_a_cause_that_several_namespaces_have_in_common_is_told_to_each_without_the_others(asked: Asked) -> None:
+    async def refused(token: str) -> list[str]:
+        found = await asked("/now", token)
+        return [name for each in found["causes"] if each["state"] == "refused" for name in each["touches"]["names"]]
+
+    async def are_told() -> bool:
+        return len(await refused(ALL)) == 2
+
+    await eventually(are_told, what="both objects are refused")
+    assert await refused(ALL) == ["ServiceEntry/bank/broken", "ServiceEntry/shop/broken"]
+    assert await refused(SHOP) == ["ServiceEntry/shop/broken"]
+    assert "bank" not in str(await asked("/now"))
+
+
+async def test_history_tells_by_no_filter_what_is_of_other_namespaces(asked: Asked) -> None:
+    assert [each["revision"] for each in (await asked("/history?object=ledger.bank", ALL))["items"]]
+    assert (await asked("/history?object=ledger.bank"))["items"] == []
+    assert [each["revision"] for each in (await asked("/history?object=reviews.shop"))["items"]]
+    assert (await asked("/history?proxy=web.shop"))["status"] == 200
+    assert (await asked("/history?proxy=books.bank"))["error"] == (
+        "this needs view in namespace bank, and shop has view in shop"
+    )
+
+
+@pytest.mark.parametrize("path", ["ledgr.test", "ledger.test?namespace=shop", "ledger"])
+async def test_a_host_that_is_not_there_is_like_none_of_other_namespaces(asked: Asked, path: str) -> None:
+    assert "there is ledger.test" in (await asked(f"/describe/service/{path}", ALL))["error"]
+    assert (await asked(f"/describe/service/{path}"))["error"].endswith("; none is like it")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_seen"),
+    [
+        ("VirtualService/shop/reviews", True),
+        ("VirtualService/bank/shop", False),
+        ("GatewayClass/edge", True),
+        ("service/reviews.test/shop", True),
+        ("endpoints/shop/bank", False),
+        ("secret/shop/edge", True),
+        ("secret/bank/shop", False),
+        ("health/bank/shop", False),
+        ("credential/bank/shop", False),
+        ("extension/WasmPlugin/shop/auth", True),
+        ("extension/WasmPlugin/bank/auth", False),
+        ("module/http://modules.test/ledger.wasm", False),
+        ("keys/https://bank.test", False),
+        ("addresses/ledger.test", False),
+        ("owners/mesh/ledger.test", False),
+        ("mesh", True),
+        ("", True),
+    ],
+)
+def test_a_name_is_seen_by_those_who_may_view_its_namespace(name: str, is_seen: bool) -> None:
+    caller = Visitor("shop", {"shop": Role.VIEW}, "token")
+    assert sees_name(Request({"type": "http", VISITOR: caller}))(name) is is_seen
+    assert sees_name(Request({"type": "http", VISITOR: Visitor("all", {"*": Role.VIEW}, "token")}))(name)

@@ -330,6 +330,7 @@ async def test_a_failure_is_told_keeps_what_there_is_and_is_tried_again(autojump
         (told,) = bench.told
         assert "https://issuer.test/dir: a.test is not proven: connection refused; the next order is made after" in told
         assert "until then the one that it has is served" in told
+        assert [each.key for each in bench.world.rejections()] == [("credential", *NAME)]
         assert bench.world.challenges.peek(()) == ()
         await trio.sleep(timedelta(hours=3).total_seconds())
         assert bench.told == []

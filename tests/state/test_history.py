@@ -288,7 +288,10 @@ def test_revisions_say_what_changed_and_why(tmp_path: Path) -> None:
         (change,) = history.changes(3)
         assert (change.action, change.source, change.key[-1]) == ("delete", "files", "s1")
         assert change.cause == "config/s1.yaml:3 (gone)"
-        assert [record.number for record in history.revisions(object_name="shop/s1")] == [3, 1]
+        for asked in ("shop/s1", "s1.shop", "ServiceEntry/shop/s1", "ServiceEntry/s1.shop"):
+            assert [record.number for record in history.revisions(object_name=asked)] == [3, 1]
+        assert history.revisions(object_name="s1.bank") == []
+        assert history.revisions(object_name="s1", is_seen=lambda name: "/bank/" in name) == []
         assert [record.number for record in history.revisions(limit=1)] == [3]
 
 

@@ -55,7 +55,7 @@ def _list_options(command: F) -> F:
             "object_name",
             default="",
             shell_complete=object_names,
-            help="Only those that changed it: vs/shop/reviews, or a part such as shop/reviews.",
+            help="Only those that changed it: vs/shop/reviews, reviews.shop, or a part such as shop/reviews.",
         ),
         click.option(
             "--proxy",

@@ -19,8 +19,9 @@ Line = dict[str, str]
 
 
 def rejected_name(rejected: Rejected) -> str:
-    """The refused object, ``VirtualService/shop/reviews``; empty if it could not be identified."""
-    return "/".join(rejected.key[1:] if rejected.key and len(rejected.key) > 1 else rejected.key or ())
+    """What is refused, ``VirtualService/shop/reviews``, ``secret/shop/edge``; empty if it could not be identified."""
+    key = rejected.key or ()
+    return "/".join(key[1:] if key[:1] == ("config",) else key)
 
 
 def rejected_lines(rejected: Rejected) -> Iterator[Line]:

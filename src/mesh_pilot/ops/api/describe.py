@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 import trio
@@ -18,7 +18,7 @@ from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.service import Service
 from mesh_pilot.ops.api.objects import held_by_proxies, made_of, produced_by
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
-from mesh_pilot.ops.api.visitors import Role, Scope, needed
+from mesh_pilot.ops.api.visitors import Role, Scope, needed, sees
 from mesh_pilot.ops.explain.description import DescribedLine, Description, DescriptionShown
 from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object, status_lines
 from mesh_pilot.ops.explain.proxy_description import describe_proxy
@@ -53,7 +53,7 @@ routes = ApiTopic()
     scope=Scope.ANY,
 )
 async def service(state: PlaneState, request: Request) -> Found:
-    chosen = _service(state, request.path_params["host"], request.query_params.get("namespace", ""))
+    chosen = _service(state, request.path_params["host"], request.query_params.get("namespace", ""), sees(request))
     needed(request, Role.VIEW, chosen.namespace)
     client = request.query_params.get("from", "") or chosen.namespace
     described = describe_service(state.world.view, chosen, client, _workloads_of(state, chosen))
@@ -152,15 +152,17 @@ def answered(state: PlaneState, found: Description) -> Found:
     return lambda: found.shown(picture)
 
 
-def _service(state: PlaneState, host: str, namespace: str) -> Service:
+def _service(state: PlaneState, host: str, namespace: str, is_seen: Callable[[str], bool]) -> Service:
     host = host.lower()
-    found = [s for s in state.world.view.services_named(host) if namespace in ("", s.namespace)]
+    every = [s for s in state.world.view.services_named(host) if namespace in ("", s.namespace)]
+    found = [s for s in every if is_seen(s.namespace)] or every[:1]
     if len(found) == 1:
         return found[0]
     if found:
         namespaces = ", ".join(sorted(s.namespace for s in found))
         raise ApiError(409, f"several services are called {host}: say which namespace, of {namespaces}")
-    hosts = sorted({key.host for key, service in state.world.services.items() if service is not None})
+    named = ((key, each) for key, each in state.world.services.items() if is_seen(key.namespace))
+    hosts = sorted({key.host for key, each in named if each is not None})
     near = [each for each in hosts if host in each][:NAMED] or list(filter(None, [NearNames(hosts).nearest(host)]))
     where = f" in namespace {namespace}" if namespace else ""
     raise ApiError(404, f"no service {host}{where}; " + (f"there is {', '.join(near)}" if near else "none is like it"))

@@ -15,18 +15,20 @@ from mesh_pilot.model.history import RevisionNack
 from mesh_pilot.model.json import SPREAD, called
 from mesh_pilot.ops.api.paging import number_of
 from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
-from mesh_pilot.ops.api.visitors import Scope, sees_all, sees_name
+from mesh_pilot.ops.api.visitors import EVERYWHERE, Role, Scope, needed, sees_all, sees_name
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.differences import ObjectDifference, object_differences
 from mesh_pilot.ops.values.history import RevisionRow, kept_rows, remembered_rows
-from mesh_pilot.safety.state.reader import HistoryError, HistoryReader, RevisionRecord, name_of
+from mesh_pilot.safety.state.reader import HistoryError, HistoryReader, RevisionRecord, is_called, name_of
 
 LIMIT = Parameter("limit", "Revisions of the answer, 100 by default; the latest first.", schema=NUMBER)
 BEFORE = Parameter("before", "Only revisions before this one.", schema=NUMBER)
 SINCE = Parameter("since", "Only revisions since then: 2026-11-22T10:00:00Z.")
 PROXY = Parameter("proxy", "Only revisions of which this proxy refused something: web-1.shop.")
 TRIALS = Parameter("trials", "`true`: revisions in which only quarantine changed something are separate rows.")
-OBJECT = Parameter("object", "Only revisions that changed an object with this in its name: shop/reviews.")
+OBJECT = Parameter(
+    "object", "Only revisions that changed an object with this in its name: shop/reviews, or reviews.shop."
+)
 REVISION = Parameter("revision", "The number of a revision.", schema=NUMBER)
 TO = Parameter("to", "The later revision; the latest by default.", schema=NUMBER)
 
@@ -100,6 +102,8 @@ async def listed(state: PlaneState, request: Request) -> Found:
     before = number_of(request, "before", 0, most=10**9)
     since, is_folded = _since(query.get("since", "")), query.get("trials") != "true"
     proxy, name = query.get("proxy", ""), query.get("object", "")
+    if proxy:
+        needed(request, Role.VIEW, proxy.partition(".")[2] or EVERYWHERE)
     if not _has_store(state):
         rows = [row_for(request, row) for row in remembered_rows(state, is_folded=is_folded)]
         latest = rows[0].record.number if rows else 0
@@ -109,14 +113,15 @@ async def listed(state: PlaneState, request: Request) -> Found:
             if (not before or row.record.number < before)
             and (since is None or row.record.at >= since)
             and (not proxy or any(each.startswith(proxy) for each in row.refused_by))
-            and (not name or any(name in each for each in row.changed))
+            and (not name or any(is_called(each, name) for each in row.changed))
         ]
         return _piece(found, limit, latest, "memory")
     folder = _folder(state)
 
     def answer() -> HistoryPiece:
         with _history(folder) as history:
-            asked: Any = {"since": since, "proxy": proxy, "object_name": name, "before": before or None}
+            asked: Any = {"since": since, "proxy": proxy, "before": before or None}
+            asked |= {"object_name": name, "is_seen": sees_name(request)}
             if is_folded:
                 found = history.folded(limit=limit + 1, **asked)
             else:

@@ -112,6 +112,13 @@ class KnownIssuer:
     """Empty: the usual ones that it supports."""
 
 
+_NAMESPACE_AT: Mapping[str, int] = {"service": 1, "endpoints": 1, "secret": 0, "health": 0, "credential": 0}
+"""Where an item's name says the namespace, after its kind."""
+
+_OF_THE_MESH = ("", "mesh", "networks", "rollout", "quarantine")
+"""The first parts of names of what belongs to all."""
+
+
 def visitor_of(request: Request) -> Visitor | None:
     """The one who asks; None without a gate, as between workers."""
     found = request.scope.get(VISITOR)
@@ -133,12 +140,18 @@ def sees_all(request: Request) -> bool:
 
 
 def sees_name(request: Request) -> Callable[[str], bool]:
-    """The same of a thing by its name in texts: ``KIND/NAMESPACE/NAME``, ``service/HOST/NAMESPACE``."""
-    is_seen = sees(request)
+    """The same of a thing by its name in texts: ``KIND/NAMESPACE/NAME``, ``service/HOST/NAMESPACE``, ``secret/...``.
+
+    What was made from objects and does not say from which, such as a module, is for those who may view all.
+    """
+    is_seen, is_for_all = sees(request), sees_all(request)
 
     def answer(name: str) -> bool:
-        parts = name.split("/")
-        return len(parts) != 3 or is_seen(parts[1] if name[0].isupper() else parts[2])
+        first, *rest = name.removeprefix("extension/").split("/")
+        place = 0 if first[:1].isupper() else _NAMESPACE_AT.get(first)
+        if place is None:
+            return is_for_all or first in _OF_THE_MESH
+        return len(rest) < 2 or is_seen(rest[place])
 
     return answer
 

@@ -25,7 +25,14 @@ from mesh_pilot.ops.causes.cause import Cause, together
 from mesh_pilot.ops.causes.findings import Findings
 from mesh_pilot.ops.causes.objects import conflict_causes, kept_back, object_causes
 from mesh_pilot.ops.causes.plane import NextCertificate, ending_certificates, plane_causes, root_end
-from mesh_pilot.ops.causes.proxies import IN_SYNC, assess_proxies, gone_proxies, proxy_causes
+from mesh_pilot.ops.causes.proxies import (
+    IN_SYNC,
+    AssessedProxy,
+    assess_proxies,
+    gone_proxies,
+    proxy_causes,
+    proxy_causes_in,
+)
 from mesh_pilot.ops.causes.services import ServiceHealth, service_causes
 from mesh_pilot.ops.causes.sources import source_causes
 from mesh_pilot.ops.plane.state import PlaneState
@@ -110,6 +117,16 @@ class NowOfPlane:
     analysis: AnalysisTotals | None
 
 
+@attrs.frozen
+class _Apart:
+    """What the causes of an answer were made from, before those of several namespaces became one."""
+
+    facts: PlaneFacts
+    every: Sequence[AssessedProxy]
+    objects: Sequence[Cause]
+    others: Sequence[Cause]
+
+
 class PlaneNow:
     """The latest answer. State: it, what the plane's counters were then, and when that was."""
 
@@ -121,6 +138,7 @@ class PlaneNow:
         """The objects that several sources have in different versions, as of a revision."""
         self._groups: Mapping[str, Mapping[str, str]] = {}
         """The proxies of each number of the totals: their names, with their namespaces."""
+        self._apart: _Apart | None = None
         self._lock = trio.Lock()
         self._found: NowOfPlane | None = None
         self._stamp: tuple[object, ...] = ()
@@ -198,14 +216,18 @@ class PlaneNow:
         names = sorted({each.proxy.name for each in every})
         certificate, ending = ending_certificates(state, every)
         errors = self.errors
+        self._apart = _Apart(
+            facts,
+            every,
+            objects=[*object_causes(state, facts, fleet, errors), *conflict_causes(state, self._conflicting(facts))],
+            others=[*source_causes(state), *plane_causes(state, len(names))],
+        )
         found = together(
             chain(
-                object_causes(state, facts, fleet, errors),
-                conflict_causes(state, self._conflicting(facts)),
+                self._apart.objects,
                 proxy_causes(state, facts, every),
-                source_causes(state),
-                service_causes(state, self._health),
-                plane_causes(state, len(names)),
+                service_causes(state, self._health.ill, self._health.total),
+                self._apart.others,
                 ending,
             )
         )
@@ -244,12 +266,11 @@ class PlaneNow:
 
     def seen(self, found: NowOfPlane, is_seen: Callable[[str], bool]) -> NowOfPlane:
         """An answer for those who may view some namespaces: the causes in them, and what they have counted."""
-        world, causes = self._state.world, [each for each in found.causes if is_seen(each.subject.namespace)]
+        world, (certificate, causes) = self._state.world, self._causes_in(is_seen)
         proxies: dict[str, Any] = {name: sum(map(is_seen, group.values())) for name, group in self._groups.items()}
-        ends = found.totals.next_certificate
         totals = attrs.evolve(
             found.totals,
-            next_certificate=ends if ends is not None and is_seen(ends.proxy.rpartition(".")[2]) else None,
+            next_certificate=certificate,
             **proxies,
             services=sum(each is not None and is_seen(key.namespace) for key, each in world.services.items()),
             without_endpoints=sum(is_seen(key.namespace) for key in self._health.ill),
@@ -259,11 +280,31 @@ class PlaneNow:
             found,
             sentence=_sentence(len(causes), totals),
             severity=_worst(causes),
-            causes=causes,
-            more_causes=0,
+            causes=causes[:MOST_CAUSES],
+            more_causes=max(0, len(causes) - MOST_CAUSES),
             totals=totals,
             analysis=self._analysed(is_seen),
         )
+
+    def _causes_in(self, is_seen: Callable[[str], bool]) -> tuple[NextCertificate | None, list[Cause]]:
+        """The next certificate to end and the causes of the latest answer, as they are in some namespaces."""
+        state, apart = self._state, self._apart
+        if apart is None:
+            return None, []
+        every = [each for each in apart.every if is_seen(each.proxy.namespace)]
+        ill = {key: each for key, each in self._health.ill.items() if is_seen(key.namespace)}
+        services = sum(each is not None and is_seen(key.namespace) for key, each in state.world.services.items())
+        own = (each for each in (*apart.objects, *apart.others) if is_seen(each.subject.namespace))
+        certificate, ending = ending_certificates(state, every)
+        found = together(
+            chain(
+                (_with_names_in(each, is_seen) for each in own),
+                proxy_causes_in(state, apart.facts, every, is_seen),
+                service_causes(state, ill, services),
+                ending,
+            )
+        )
+        return certificate, sorted(found, key=lambda each: each.order)
 
     def _conflicting(self, facts: PlaneFacts) -> Sequence[tuple[Key, Truth]]:
         """Looked for once a revision: that takes a walk over all objects."""
@@ -302,6 +343,14 @@ def touched_names(causes: Sequence[Cause], ill: Set[str]) -> set[str]:
     """The proxies that causes touch; of a cause that touches more than it names, those that are ill are the rest."""
     named = (each.touches.names for each in causes if each.touches.what == "proxies")
     return {*chain.from_iterable(named), *ill}
+
+
+def _with_names_in(cause: Cause, is_seen: Callable[[str], bool]) -> Cause:
+    """A cause with the names of those proxies alone that are in some namespaces."""
+    if cause.touches.what != "proxies":
+        return cause
+    names = [each for each in cause.touches.names if is_seen(each.partition(".")[2])]
+    return attrs.evolve(cause, touches=attrs.evolve(cause.touches, names=names))
 
 
 def _sentence(causes: int, totals: NowTotals) -> str:

@@ -101,6 +101,8 @@ def subject_of(key: Key) -> CauseSubject:
         return CauseSubject(*key[1:])
     if key[0] in ("service", "endpoints"):
         return CauseSubject("Service", key[2], key[1])
+    if key[0] in ("secret", "health", "credential"):
+        return CauseSubject(key[0], *key[1:])
     return CauseSubject({"mesh": "MeshConfig", "networks": "MeshNetworks"}.get(key[0], key[0]), "", "/".join(key[1:]))
 
 

@@ -125,6 +125,17 @@ def _short(record: NackRecord) -> str:
 
 def proxy_causes(state: PlaneState, facts: PlaneFacts, every: Sequence[AssessedProxy]) -> Iterator[Cause]:
     """The causes about proxies; things that are withheld from them are told of the objects."""
+    state.first_seen.look(CLONES, _clones(every))
+    return proxy_causes_in(state, facts, every)
+
+
+def proxy_causes_in(
+    state: PlaneState,
+    facts: PlaneFacts,
+    every: Sequence[AssessedProxy],
+    is_seen: Callable[[str], bool] = lambda _: True,
+) -> Iterator[Cause]:
+    """The same of proxies of some namespaces, with those that have left there; nothing is noted as seen."""
     total = len({each.proxy.name for each in every})
     yield from _refusals(facts, every, total)
     for word, why in (
@@ -136,7 +147,7 @@ def proxy_causes(state: PlaneState, facts: PlaneFacts, every: Sequence[AssessedP
             yield _of(found, total, why if len(found) > 1 else found[0].assessment.why)
     yield from _equal_names(state, every, total)
     if state.events is not None and state.others is None:  # else it may be at another worker by now
-        yield from _gone(gone_proxies(state), total)
+        yield from _gone([each for each in gone_proxies(state) if is_seen(each.proxy.namespace)], total)
 
 
 def _refusals(facts: PlaneFacts, every: Iterable[AssessedProxy], total: int) -> Iterator[Cause]:
@@ -179,12 +190,7 @@ def _of(found: Sequence[AssessedProxy], total: int, why: str) -> Cause:
 
 def _equal_names(state: PlaneState, every: Iterable[AssessedProxy], total: int) -> Iterator[Cause]:
     """Several machines that say that they are the same proxy, such as clones of one."""
-    machines: dict[str, dict[tuple[str, str], AssessedProxy]] = defaultdict(dict)
-    for each in every:
-        machines[each.proxy.name].setdefault(machine_of(each.proxy), each)
-    clones = {name: [*found.values()] for name, found in machines.items() if len(found) > 1}
-    since = state.first_seen.look(CLONES, clones)
-    for name, found in sorted(clones.items()):
+    for name, found in sorted(_clones(every).items()):
         addresses = sorted({each.proxy.peer or each.proxy.ip_addresses[0] for each in found})
         yield Cause(
             kind=CauseKind.PROXIES,
@@ -193,12 +199,20 @@ def _equal_names(state: PlaneState, every: Iterable[AssessedProxy], total: int) 
                 "conflicting",
                 Gravity.WARNING,
                 f"{len(found)} proxies have the name {name}: {', '.join(addresses[:5])}",
-                since[name],
+                state.first_seen.since(CLONES, name),
             ),
             touches=reach("proxies", [name], total),
             command="mesh-pilot proxy-status",
             more="commands cannot tell them apart by their name; give each machine its own name",
         )
+
+
+def _clones(every: Iterable[AssessedProxy]) -> dict[str, list[AssessedProxy]]:
+    """The proxies of each name that several machines have."""
+    machines: dict[str, dict[tuple[str, str], AssessedProxy]] = defaultdict(dict)
+    for each in every:
+        machines[each.proxy.name].setdefault(machine_of(each.proxy), each)
+    return {name: [*found.values()] for name, found in machines.items() if len(found) > 1}
 
 
 # -- those that have left

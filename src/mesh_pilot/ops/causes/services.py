@@ -103,10 +103,13 @@ class ServiceHealth:
         self.ill = ill
 
 
-def service_causes(state: PlaneState, health: ServiceHealth) -> Iterator[Cause]:
-    """A cause for the services whose endpoints are all ill, and one for those that have none."""
+def service_causes(state: PlaneState, ill: Mapping[ServiceKey, Assessment], total: int) -> Iterator[Cause]:
+    """A cause for the services whose endpoints are all ill, and one for those that have none.
+
+    ``total``: the number of all services, ill and well.
+    """
     for word in WITHOUT_HEALTHY:
-        found = {key: each for key, each in health.ill.items() if each.state == word}
+        found = {key: each for key, each in ill.items() if each.state == word}
         if not found:
             continue
         times = [at for key in found if (at := state.first_seen.since(ILL, key)) is not None]
@@ -117,7 +120,7 @@ def service_causes(state: PlaneState, health: ServiceHealth) -> Iterator[Cause]:
             kind=CauseKind.SERVICE,
             subject=CauseSubject("Service", first.namespace, first.host),
             assessment=assessed(word, one.severity, why, min(times, default=None)),
-            touches=reach("services", [key.host for key in found], health.total),
+            touches=reach("services", [key.host for key in found], total),
             where="",
             command=f"mesh-pilot describe service {shlex.quote(first.host)}",
             more="requests to them are answered with 503" if len(found) > 1 else "requests to it are answered with 503",

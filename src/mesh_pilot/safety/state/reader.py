@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -175,14 +175,16 @@ class HistoryReader:
         since: datetime | None = None,
         proxy: str = "",
         object_name: str = "",
+        is_seen: Callable[[str], bool] = lambda _: True,
         before: int | None = None,
     ) -> list[RevisionRecord]:
         """The revisions, newest first.
 
         `since`: published after that; `before`: with a smaller number; `proxy`: that this proxy refused something of;
-        `object_name`: that changed such an object, by a part of its name as `show` writes it.
+        `object_name`: that changed such an object, by a part of its name as `show` writes it, or ``NAME.NAMESPACE``;
+        `is_seen`: of those with such a name.
         """
-        found = self._revisions(limit, since, proxy, object_name, before, is_folded=False)
+        found = self._revisions(limit, since, proxy, _wanted(object_name, is_seen), before, is_folded=False)
         return [record for record, _ in found]
 
     def folded(
@@ -192,14 +194,22 @@ class HistoryReader:
         since: datetime | None = None,
         proxy: str = "",
         object_name: str = "",
+        is_seen: Callable[[str], bool] = lambda _: True,
         before: int | None = None,
     ) -> list[tuple[RevisionRecord, int]]:
         """The same without those in which only quarantine changed something: each with the number of these that
         followed it."""
-        return self._revisions(limit, since, proxy, object_name, before, is_folded=True)
+        return self._revisions(limit, since, proxy, _wanted(object_name, is_seen), before, is_folded=True)
 
     def _revisions(
-        self, limit: int, since: datetime | None, proxy: str, object_name: str, before: int | None, *, is_folded: bool
+        self,
+        limit: int,
+        since: datetime | None,
+        proxy: str,
+        is_wanted: Callable[[str], bool] | None,
+        before: int | None,
+        *,
+        is_folded: bool,
     ) -> list[tuple[RevisionRecord, int]]:
         wanted = ["at >= ?"]
         values: list[object] = [since.timestamp() if since else 0.0]
@@ -222,7 +232,7 @@ class HistoryReader:
                 break
             if is_folded and is_trial:
                 trials += 1
-            elif not object_name or any(object_name in name_of(each.key) for each in self.changes(row[0])):
+            elif is_wanted is None or any(is_wanted(name_of(each.key)) for each in self.changes(row[0])):
                 found.append((_record(row), trials))
                 trials = 0
         return found
@@ -337,6 +347,20 @@ def name_of(key: Key) -> str:
     """An object as people name it: ``VirtualService/shop/reviews``, ``endpoints/web.shop/shop``."""
     parts = key[1:] if key[0] == "config" else key
     return "/".join(part for part in parts if part)
+
+
+def is_called(name: str, asked: str) -> bool:
+    """True for an object's name, as `name_of` writes it, that has the text in it, or whose ``NAME.NAMESPACE`` that is.
+
+    The latter may have the kind before it.
+    """
+    kind, slash, dotted = asked.rpartition("/")
+    own, _, namespace = dotted.rpartition(".")
+    return asked in name or (bool(own) and f"/{name}".endswith(f"{kind if slash else ''}/{namespace}/{own}"))
+
+
+def _wanted(asked: str, is_seen: Callable[[str], bool]) -> Callable[[str], bool] | None:
+    return (lambda name: is_called(name, asked) and is_seen(name)) if asked else None
 
 
 def _connected(path: Path) -> sqlite3.Connection:

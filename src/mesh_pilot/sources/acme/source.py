@@ -316,7 +316,8 @@ class AcmeSource:
         stays = "the one that it has is served" if credential.secret is not None else "gateways have none"
         log.warning("credential cannot be ordered", credential=credential.path, reason=trouble, until_then=stays)
         problem = Problem("", f"{trouble}; until then {stays}")
-        await self._events.send(Rejected(self.name, Origin(self.name, location), (problem,)))
+        key = ("credential", *credential.name)  # not the secret's: what is served of it is not refused
+        await self._events.send(Rejected(self.name, Origin(self.name, location), (problem,), key))
 
     def _change(self) -> None:
         self._changed.set()
