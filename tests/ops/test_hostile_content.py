@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import attrs
 import httpx
 import pytest
 import structlog.testing
@@ -53,6 +54,13 @@ class Nonsense:
 
     def statistics(self) -> SourceStatistics:
         return FileSourceStatistics(0, 0, True, LONE, 0, 0, 0, 0, f"trouble with {LONE}")
+
+
+def test_a_value_of_any_size_is_quoted_in_part() -> None:
+    problem = Problem(f"Meta.port_{'x' * 10**6}", f"{'9' * 10**6!r} is not a port number")
+    assert (len(problem.path), len(problem.reason)) == (2000, 2000)
+    assert problem.reason.startswith("'999") and problem.reason.endswith("9...")
+    assert attrs.evolve(problem, line=3) == Problem(problem.path, problem.reason, line=3)
 
 
 def pages(plane: ControlPlane) -> list[str]:

@@ -121,6 +121,20 @@ async def test_a_cause_that_several_namespaces_have_in_common_is_told_to_each_wi
     assert "bank" not in str(await asked("/now"))
 
 
+async def test_an_object_of_which_nothing_is_in_force_is_described_as_it_is_refused(asked: Asked) -> None:
+    async def is_told() -> bool:
+        return (await asked("/describe/object/serviceentry/shop/broken"))["status"] == 200
+
+    await eventually(is_told, what="it is refused")
+    found = await asked("/describe/object/serviceentry/shop/broken")
+    assert found["summary"].startswith("refused: nothing of it is in force; read from ")
+    assert any(each["text"].startswith("spec.ports[0].number: ") for each in found["warnings"])
+    assert (await asked("/describe/object/ServiceEntry/bank/broken"))["status"] == 403
+    assert (await asked("/describe/object/ServiceEntry/shop/none"))["error"] == (
+        "no object ServiceEntry/shop/none is in force or refused"
+    )
+
+
 async def test_history_tells_by_no_filter_what_is_of_other_namespaces(asked: Asked) -> None:
     assert [each["revision"] for each in (await asked("/history?object=ledger.bank", ALL))["items"]]
     assert (await asked("/history?object=ledger.bank"))["items"] == []

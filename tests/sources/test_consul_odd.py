@@ -72,6 +72,7 @@ async def test_odd_bodies_below_the_prefix_are_refused_one_by_one() -> None:
                 f"consul {PREFIX}",
                 *(f"consul {PREFIX}/VirtualService/default/{name}" for name in ODD),
             }
+            assert {r.key for r in told.values()} == {None, *(("config", "VirtualService", "default", n) for n in ODD)}
             assert [problem.reason for problem in told[f"consul {PREFIX}"].problems] == [
                 f"{GOOD['Key']} is given twice; the first holds",
                 "5 entries without a key are passed over",

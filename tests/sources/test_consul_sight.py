@@ -15,8 +15,9 @@ from trio.testing import MockClock
 from mesh_pilot.consul.client.settings import ConsulTiming
 from mesh_pilot.consul.mesh.entries import KINDS
 from mesh_pilot.consul.source import Agent, ConsulSettings, ConsulSource
+from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete
-from tests.sources.conformance import Follower, running
+from tests.sources.conformance import Follower, Picture, running
 from tests.support.consul import closed_consul, token_for
 from tests.support.consul_stub import ConsulStub, consul_stub
 from tests.support.envoy import eventually
@@ -169,6 +170,39 @@ async def test_a_token_that_may_not_read_intentions_is_told_and_costs_none(autoj
             await eventually(lambda: "Consul denies the service-router entries" in source.statistics().blindness)
             stub.answer(MATCH, {"web": []})
             await follower.until(lambda picture: policy not in picture.items)
+
+
+async def test_an_object_of_users_replaces_what_is_made_of_entries_once_it_is_good(autojump_clock: MockClock) -> None:
+    name = "AuthorizationPolicy/default/consul-web"
+    good = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nspec: {action: DENY, rules: [{}]}"
+
+    def value(text: str) -> list[dict[str, str]]:
+        return [{"Key": f"mesh/{name}", "Value": base64.b64encode(text.encode()).decode()}]
+
+    async with consul_stub() as stub:
+        fill(stub)
+        for kind in KINDS:
+            stub.answer(f"/v1/config/{kind}", [], index=5)
+        deny = {"SourceName": "*", "DestinationName": "web", "Action": "deny"}
+        stub.answer("/v1/connect/intentions/check", {"Allowed": True})
+        stub.answer(INTENTIONS, [deny], index=5)
+        stub.answer(KV, value("kind: AuthorizationPolicy"), index=5)
+        async with running(source_of(stub.address, mesh=True, config_prefix="mesh")) as follower:
+            await follower.until_synced()
+            key = ("config", *name.split("/"))
+
+            def where(picture: Picture) -> str:
+                item = picture.items[key]
+                assert isinstance(item, Config)
+                return item.origin.location
+
+            assert where(follower.picture) == "consul intention/web"
+            assert key in follower.picture.rejected
+            stub.answer(KV, value(good), index=6)
+            await follower.until(lambda picture: where(picture) == f"consul mesh/{name}" and not picture.rejected)
+            stub.answer(KV, value("kind: AuthorizationPolicy"), index=7)
+            await follower.until(lambda picture: key in picture.rejected)
+            assert where(follower.picture) == f"consul mesh/{name}"
 
 
 @pytest.mark.process

@@ -46,17 +46,25 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
+LONGEST_TEXT = 2000
+"""Characters of the texts of a Problem."""
+
 SHADOWED = "is already defined at"
 """In the reason of a Problem: the object is good, but another one of its name is in force."""
+
+
+def _cut(text: str) -> str:
+    """A text that quotes what somebody wrote, which may be of any size, as logs and pages take it."""
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
 
 
 @attrs.frozen
 class Problem:
     """One thing wrong with an object: the field's path, why, and how bad."""
 
-    path: str
+    path: str = attrs.field(converter=_cut)
     """Such as ``spec.http[0].route[1].weight``; empty for the object as a whole."""
-    reason: str
+    reason: str = attrs.field(converter=_cut)
     severity: Severity = Severity.ERROR
     line: int = 0
     """1-based line of the field where the source has lines, else 0."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import attrs
 
 from mesh_pilot.base.reading import as_list, member
-from mesh_pilot.istio.kinds import KINDS, written_kind
+from mesh_pilot.istio.kinds import KINDS, kind_named, written_kind
 from mesh_pilot.istio.reading.decode import decode_document
 from mesh_pilot.istio.reading.yaml import Document, load
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
@@ -60,11 +60,8 @@ def read_config(prefix: str, key: str, value: Value, source: str) -> Config:
     origin = Origin(source, location_of(key))
     if isinstance(value, Problem):
         raise ConfigError(origin, None, (value,))
-    kind, slash, rest = key.removeprefix(prefix).lstrip("/").partition("/")
-    namespace, slash, name = rest.partition("/")
-    if rest and not slash and kind.lower() in _CLUSTER_SCOPED:
-        namespace, slash, name = "", "/", rest
-    if not slash or not name or "/" in name:
+    kind, namespace, name = _parts(prefix, key)
+    if not name or "/" in name:
         raise ConfigError(origin, None, (Problem("", _SHAPE),))
     try:
         text = value.decode("utf-8-sig").replace("\t", " ") if value[:1] == b"{" else value.decode("utf-8-sig")
@@ -77,6 +74,22 @@ def read_config(prefix: str, key: str, value: Value, source: str) -> Config:
         problem = Problem("metadata", f"the object is {config.key}, but its key says {kind}/{namespace}/{name}")
         raise ConfigError(config.origin, config.key, (problem,))
     return config
+
+
+def named_by(prefix: str, key: str) -> ConfigKey | None:
+    """The object that a key is of, whatever its value; None if it names none."""
+    kind, namespace, name = _parts(prefix, key)
+    known = kind_named(kind)
+    if known is None or not name or "/" in name:
+        return None
+    return ConfigKey(known.name, "" if known.cluster_scoped else namespace, name)
+
+
+def _parts(prefix: str, key: str) -> tuple[str, str, str]:
+    """Kind, namespace and name in a key; the name is empty if it has not three parts."""
+    kind, _, rest = key.removeprefix(prefix).lstrip("/").partition("/")
+    namespace, slash, name = rest.partition("/")
+    return (kind, namespace, name) if slash or kind.lower() not in _CLUSTER_SCOPED else (kind, "", rest)
 
 
 def location_of(key: str) -> str:

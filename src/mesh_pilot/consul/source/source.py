@@ -36,7 +36,7 @@ from mesh_pilot.consul.client.query_pool import PooledQuery, PooledService, Quer
 from mesh_pilot.consul.client.service_filter import service_filter
 from mesh_pilot.consul.client.settings import ConsulSettings
 from mesh_pilot.consul.source.change_finder import ChangeFinder, ChangeTriggers
-from mesh_pilot.consul.source.configs import Value, location_of, read_config, read_tree
+from mesh_pilot.consul.source.configs import Value, location_of, named_by, read_config, read_tree
 from mesh_pilot.consul.source.connect import ROOTS, ConnectData, leaf_of
 from mesh_pilot.consul.source.hold_over import HoldOver, service_at, service_place
 from mesh_pilot.consul.source.instance import ConsulInstance, is_entry, read_instance
@@ -505,17 +505,19 @@ class ConsulSource:
 
     def _read_config(self, key: str, value: Value) -> Config | ConfigError:
         """The object at a key, or what is wrong with it. It changes nothing, and may run in a thread."""
+        named = named_by(self.settings.config_prefix, key)
         try:
             return read_config(self.settings.config_prefix, key, value, self.name)
         except ConfigError as error:
-            return error
+            return ConfigError(error.origin, named, error.problems)
         except Exception as error:
             log.error("internal error while decoding an object", source=self.name, key=key, exc_info=error)
-            return ConfigError(Origin(self.name, location_of(key)), None, (_internal_error(error),))
+            return ConfigError(Origin(self.name, location_of(key)), named, (_internal_error(error),))
 
     def _taken(self, where: str, config: Config | ConfigError, cause: str) -> Sequence[Event]:
         if isinstance(config, ConfigError):
-            return self._state.refuse(where, config.problems, line=config.origin.line)
+            key = ("config", *config.key) if config.key is not None else None
+            return self._state.refuse(where, config.problems, line=config.origin.line, key=key)
         if self._mesh is not None and not self._is_in_kv(config.key):
             self._mesh.mesh.redo(config.key)
             for holder in self._state.holders(("config", *config.key)):
@@ -552,10 +554,9 @@ class ConsulSource:
         return [event async for events in self._mesh.events(cause, self._is_in_kv) for event in events]
 
     def _is_in_kv(self, key: ConfigKey) -> bool:
-        """True if there is an object of this key in KV: users wrote it, and it wins."""
+        """True if the object of this key in force is one in KV: users wrote it, and it wins."""
         prefix = location_of(self.settings.config_prefix)
-        holders = self._state.holders(("config", *key)) if self.settings.config_prefix else ()
-        return any(holder.startswith(prefix) for holder in holders)
+        return bool(self.settings.config_prefix) and self._state.place_of(("config", *key), "").startswith(prefix)
 
     def _waiting_for(self) -> str:
         if self._state.is_announced:

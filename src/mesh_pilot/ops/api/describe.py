@@ -20,7 +20,12 @@ from mesh_pilot.ops.api.objects import held_by_proxies, made_of, produced_by
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
 from mesh_pilot.ops.api.visitors import Role, Scope, needed, sees
 from mesh_pilot.ops.explain.description import DescribedLine, Description, DescriptionShown
-from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object, status_lines
+from mesh_pilot.ops.explain.object_description import (
+    ProxyLabels,
+    describe_object,
+    describe_refused,
+    status_lines,
+)
 from mesh_pilot.ops.explain.proxy_description import describe_proxy
 from mesh_pilot.ops.explain.service_description import ConnectedWorkloads, Workloads, describe_service
 from mesh_pilot.ops.explain.traffic_words import service_lines
@@ -124,7 +129,10 @@ async def one_object(state: PlaneState, request: Request) -> Found:
     truth = (await truth_now(state, [("config", *key)])).of(("config", *key))
     config = state.world.config.peek(key) or state.facts().before(key)
     if config is None:
-        raise ApiError(404, f"no object {key} is in force; /rejections lists those that are refused")
+        refused = [each for each in state.world.rejections() if each.key == ("config", *key)]
+        if not refused:
+            raise ApiError(404, f"no object {key} is in force or refused")
+        return answered(state, describe_refused(key, refused))
     held, labels = await held_by_proxies(state), _labels(state)
     becomes = made_of(state, key)
     produced = await trio.to_thread.run_sync(produced_by, (key, *becomes), held)

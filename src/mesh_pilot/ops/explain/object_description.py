@@ -15,8 +15,9 @@ from mesh_pilot.istio.kinds import written_kind
 from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.mesh.routing.origins import FieldOfObject
 from mesh_pilot.mesh.selection.workloads import applies
-from mesh_pilot.model.config import Config
+from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.counts import counted
+from mesh_pilot.model.events import Rejected
 from mesh_pilot.model.json import as_json
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.ops.explain.description import DescribedLine, Description
@@ -79,6 +80,16 @@ def describe_object(
         found.warnings.append(DescribedLine(text))
     if not produced and truth.is_in_force and config.key.kind not in NAMED_BY_NO_RESOURCE:
         found.warnings.append(DescribedLine("no connected proxy has anything that was made from it"))
+    return found
+
+
+def describe_refused(key: ConfigKey, rejected: Sequence[Rejected]) -> Description:
+    """An object of which nothing is in force, as it is refused."""
+    places = ", ".join(dict.fromkeys(str(each.origin) for each in rejected))
+    found = Description("object", str(key), f"refused: nothing of it is in force; read from {places}")
+    found.facts = {"kind": key.kind, "namespace": key.namespace, "name": key.name, "origin": places, "produces": []}
+    for each in rejected:
+        found.warnings += (DescribedLine(str(problem)) for problem in each.problems)
     return found
 
 

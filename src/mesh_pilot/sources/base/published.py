@@ -152,6 +152,11 @@ class PublishedState(Generic[Location]):
         """The locations that hold an object, good or bad; oldest first."""
         return self._holders.get(key, ())
 
+    def place_of(self, key: Key, nowhere: Location) -> Location:
+        """The location of the item in force of a key; `nowhere` if there is none."""
+        found = self._in_force.get(key)
+        return found.location if found is not None else nowhere
+
     # -- readings
 
     def restart(self) -> None:
