@@ -20,7 +20,7 @@ from mesh_pilot.identity.authority.store import StoreConflict, StoredFiles, Stor
 from mesh_pilot.model.events import ChallengeAnswer, Event, Secret
 from mesh_pilot.sources.acme import source
 from mesh_pilot.sources.acme.issued import IssuedCertificate, IssuerError, Keep, Show
-from mesh_pilot.sources.acme.protocol import wait_of
+from mesh_pilot.sources.acme.protocol import LONGEST_WAIT, wait_of
 from mesh_pilot.sources.acme.source import NOWHERE, AcmeSource
 from mesh_pilot.sources.acme.stored import Account, LastOrder, StoredCredential, renewal_of, retry_after
 from mesh_pilot.sources.acme.wanted import NO_HOSTS, AcmeServer, CredentialName, WantedCertificate, wanted_by
@@ -285,7 +285,9 @@ def test_retry_after_is_seconds_or_a_date() -> None:
     assert wait_of("120", START) == timedelta(minutes=2)
     assert wait_of("Mon, 30 Nov 2026 00:01:00 GMT", START) == timedelta(minutes=1)
     assert wait_of("Mon, 30 Nov 2020 00:01:00 GMT", START) == timedelta(0)
-    assert [wait_of(text, START) for text in ("", "soon", "-5", "9" * 30)] == [None] * 4
+    assert [wait_of(text, START) for text in ("", "soon", "-5")] == [None] * 3
+    longest = ("9" * 30, "99999999999", "Fri, 30 Nov 9999 00:01:00 GMT")
+    assert [wait_of(text, START) for text in longest] == [LONGEST_WAIT] * 3
 
 
 # -- orders

@@ -183,10 +183,12 @@ class HostileServers:
 
 
 @contextmanager
-def hostile_servers(tls: ssl.SSLContext | None = None) -> Iterator[HostileServers]:
-    """Servers on a port of loopback until the end of the block; ``tls``: they speak it."""
+def hostile_servers(
+    tls: ssl.SSLContext | None = None, behaviours: dict[str, Misbehaviour] | None = None
+) -> Iterator[HostileServers]:
+    """Servers on a port of loopback until the end of the block; ``tls``: they speak it; ``behaviours``: others."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
-    servers = HostileServers(f"127.0.0.1:{listener.getsockname()[1]}", misbehaviours())
+    servers = HostileServers(f"127.0.0.1:{listener.getsockname()[1]}", behaviours or misbehaviours())
 
     def serve(sock: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -227,7 +227,7 @@ class Provider:
                 form=dict(url_decode(body)),
                 redirects=0,
                 https_only=not self.settings.allow_http,
-                refusals=True,
+                others=True,
             )
         except FetchError as error:
             raise ProviderError(str(error)) from None

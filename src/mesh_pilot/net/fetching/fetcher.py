@@ -39,7 +39,7 @@ class FetchedAnswer:
     status: int
     headers: httpx.Headers
     body: bytes = attrs.field(repr=False)
-    """Read for the status 200, and for refusals where they are asked for; empty where it was taken piece by piece."""
+    """Read for the status 200, and for others where they are asked for; empty where it was taken piece by piece."""
 
 
 class Fetcher:
@@ -82,16 +82,19 @@ class Fetcher:
         seconds: float,
         headers: Mapping[str, str] | None = None,
         form: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        method: str = "",
         redirects: int = MAX_REDIRECTS,
         https_only: bool = False,
         take: Take | None = None,
-        refusals: bool = False,
+        others: bool = False,
     ) -> FetchedAnswer:
-        """The answer to a GET, or to a POST of a form. Raises FetchError, whose text begins with the URL as shown.
+        """The answer to a GET, or to a POST of a form or of bytes. Raises FetchError, whose text begins with the URL as
+        shown.
 
-        ``limit``: bytes of the body, as sent and as decoded; ``seconds``: for all of it, lookups and redirects too. A
-        redirect is an answer where there may be no more ``redirects`` than 0. ``refusals``: the body of a 4xx is read,
-        too. Cancelled, the connection is closed.
+        ``method``: another one. ``limit``: bytes of the body, as sent and as decoded; ``seconds``: for all of it,
+        lookups and redirects too. A redirect is an answer where there may be no more ``redirects`` than 0. ``others``:
+        bodies of other statuses than 200 are read, but for redirects. Cancelled, the connection is closed.
         """
         await load("mesh_pilot.net.fetching.outward")
         import httpx
@@ -102,8 +105,9 @@ class Fetcher:
         text = f"{shown} has not answered in full within {seconds:g} s"
         with trio.move_on_after(seconds):
             try:
-                request = client.build_request("GET" if form is None else "POST", url, headers=sent, data=form)
-                return await self._follow(client, request, limit, redirects, https_only, take, refusals)
+                usual = "GET" if form is None and content is None else "POST"
+                request = client.build_request(method or usual, url, headers=sent, data=form, content=content)
+                return await self._follow(client, request, limit, redirects, https_only, take, others)
             except TooLarge as error:
                 raise TooLarge(f"{shown} {error}") from None
             except FetchError as error:
@@ -122,7 +126,7 @@ class Fetcher:
         redirects: int,
         https_only: bool,
         take: Take | None,
-        refusals: bool,
+        others: bool,
     ) -> FetchedAnswer:
         import httpx
 
@@ -135,7 +139,7 @@ class Fetcher:
             async with _sent(client, request) as answer:
                 following = answer.next_request
                 if following is None or not redirects:
-                    return await _read(answer, limit, take, refusals)
+                    return await _read(answer, limit, take, others)
                 if not left:
                     break
                 request = following
@@ -178,8 +182,8 @@ async def _sent(client: httpx.AsyncClient, request: httpx.Request) -> AsyncGener
         await answer.aclose()
 
 
-async def _read(answer: httpx.Response, limit: int, take: Take | None, refusals: bool) -> FetchedAnswer:
-    if answer.status_code != HTTPStatus.OK and not (refusals and answer.is_client_error):
+async def _read(answer: httpx.Response, limit: int, take: Take | None, others: bool) -> FetchedAnswer:
+    if answer.status_code != HTTPStatus.OK and (not others or answer.is_redirect):
         return FetchedAnswer(answer.status_code, answer.headers, b"")
     if take is None:
         return FetchedAnswer(answer.status_code, answer.headers, await whole_body(answer, limit))

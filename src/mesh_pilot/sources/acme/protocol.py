@@ -1,18 +1,21 @@
 """An order at an issuer (RFC 8555), by certbot's library ``acme``.
 
 The library makes one request a call, and waits for it. Each call runs in a thread; what comes between them (showing
-answers, waiting for the issuer) is ours, so that a cancelled order stops there. An abandoned thread ends within the
-time limit of its request.
+answers, waiting for the issuer) is ours, so that a cancelled order stops there. The requests themselves are our
+fetcher's, so that a hostile or broken issuer costs a bounded amount of memory and time: an abandoned thread ends with
+the request that it makes.
 
 Source of the rules: RFC 8555, "Automatic Certificate Management Environment", 7.1.6, 7.4, 7.5, 8.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import attrs
 import josepy.errors
@@ -26,6 +29,7 @@ from josepy.jwk import JWKEC
 
 from mesh_pilot import __version__
 from mesh_pilot.model.events import ChallengeAnswer
+from mesh_pilot.net.fetching import Fetcher, FetchError, shown_url
 from mesh_pilot.sources.acme.issued import IssuedCertificate, IssuerError, Keep, Show
 from mesh_pilot.sources.acme.stored import Account
 from mesh_pilot.sources.acme.wanted import AcmeServer
@@ -39,6 +43,12 @@ PROOF_SECONDS, FINISH_SECONDS = 180.0, 120.0
 POLL_SECONDS = 1.0
 """The wait between questions whether it is done, if the issuer names none; and the longest, as it counts a request."""
 LONGEST_POLL_SECONDS = 15.0
+
+MOST_BYTES = 1_000_000
+"""The longest answer that is read."""
+
+LONGEST_WAIT = timedelta(days=7)
+"""The longest wait that an issuer may ask for: the longest of Let's Encrypt's limits."""
 
 NONCES = 5
 """Tries of a request whose nonce is refused."""
@@ -125,9 +135,54 @@ async def _proven(session: _Session, pending: list[_Pending]) -> None:
 
 
 def _why_invalid(authorization: messages.AuthorizationResource) -> str:
-    host = authorization.body.identifier.value
+    host = _shown(str(authorization.body.identifier.value))
     said = [each.error.detail or each.error.code for each in authorization.body.challenges if each.error is not None]
-    return f"{host} is not proven: {said[0] if said else authorization.body.status.name}"
+    return f"{host} is not proven: {_shown(str(said[0])) if said else authorization.body.status.name}"
+
+
+_NOT_ACME = (
+    errors.Error,
+    josepy.errors.Error,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+"""What the library raises for an answer that makes no sense."""
+
+
+class _Requests:
+    """What the library takes for a session of ``requests``: its requests are made by a fetcher, for its thread."""
+
+    def __init__(self, fetcher: Fetcher, heard: Callable[[requests.Response], None]) -> None:
+        """``heard`` is given each answer first."""
+        self._fetcher = fetcher
+        self._heard = heard
+
+    def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], data: str | bytes | None = None, **_: Any
+    ) -> requests.Response:
+        """An answer, which is no redirect. Raises RequestException."""
+        content = data.encode() if isinstance(data, str) else data
+        ask = partial(self._fetcher.ask, url, method=method, headers=headers, content=content)
+        try:
+            found = trio.from_thread.run(
+                partial(ask, limit=MOST_BYTES, seconds=REQUEST_SECONDS, redirects=0, https_only=True, others=True)
+            )
+        except FetchError as error:
+            raise requests.RequestException(str(error)) from None
+        if 300 <= found.status < 400:
+            raise requests.RequestException(f"{shown_url(url)} redirects elsewhere, which is not followed")
+        answer = requests.Response()
+        answer.status_code, answer.url, answer._content = found.status, url, found.body
+        answer.headers.update(found.headers)
+        self._heard(answer)
+        return answer
+
+    def close(self) -> None:
+        """Nothing is kept open."""
 
 
 class _Session:
@@ -138,15 +193,9 @@ class _Session:
     def __init__(self, issuer: AcmeServer, key: bytes) -> None:
         self._issuer = issuer
         self.key = JWKEC(key=serialization.load_pem_private_key(key, None))
-        verify: Any = issuer.ca_certificates or True  # requests takes a path as well
-        self._net = client.ClientNetwork(
-            self.key,
-            alg=ES256,
-            verify_ssl=verify,
-            user_agent=f"mesh-pilot/{__version__}",
-            timeout=REQUEST_SECONDS,
-        )
-        self._net.session.hooks["response"].append(self._heard)
+        self._net = client.ClientNetwork(self.key, alg=ES256, user_agent=f"mesh-pilot/{__version__}")
+        roots = Path(issuer.ca_certificates) if issuer.ca_certificates else None
+        self._net.session = cast("requests.Session", _Requests(Fetcher(roots=roots), self._heard))
         self.told: timedelta | None = None
 
     async def open(self) -> None:
@@ -185,28 +234,32 @@ class _Session:
                 if error.code == "badNonce" and attempt + 1 < NONCES:
                     continue
                 detail = str(error.detail or error.description or error.typ)
-                raise IssuerError(f"it says {error.code}: {detail}", error.code or "", self.told) from error
+                raise IssuerError(f"it says {error.code}: {_shown(detail)}", error.code or "", self.told) from error
             except errors.IssuanceError as error:
                 said = error.error
-                raise IssuerError(f"it does not sign: {said.detail}", said.code or "", self.told) from error
+                raise IssuerError(
+                    f"it does not sign: {_shown(str(said.detail))}", said.code or "", self.told
+                ) from error
             except (requests.RequestException, trio.TooSlowError, errors.TimeoutError) as error:
                 raise IssuerError(f"it does not answer: {_brief(error)}", "", self.told) from error
             except errors.ConflictError as error:
                 raise IssuerError("the key has an account there") from error
-            except (errors.Error, josepy.errors.Error, ValueError, LookupError, TypeError, AttributeError) as error:
+            except _NOT_ACME as error:
                 raise IssuerError(f"the answer is not ACME: {_brief(error)}", "", self.told) from error
         raise AssertionError
 
-    def _heard(self, response: requests.Response, *_: Any, **__: Any) -> None:
-        self.told = wait_of(response.headers.get("Retry-After", ""), datetime.now(UTC))
+    def _heard(self, response: requests.Response) -> None:
+        self.told = wait_of(response.headers.pop("Retry-After", ""), datetime.now(UTC))
+        if self.told is not None:  # the library's own waits have no limit
+            response.headers["Retry-After"] = f"{min(self.told.total_seconds(), LONGEST_POLL_SECONDS):.0f}"
 
 
 def wait_of(text: str, now: datetime) -> timedelta | None:
-    """The wait that a Retry-After asks for: seconds, or a date; None if it is neither."""
+    """The wait that a Retry-After asks for, up to `LONGEST_WAIT`: seconds, or a date; None if it is neither."""
     try:
         if text.isdecimal():
-            return timedelta(seconds=int(text))
-        return max(parsedate_to_datetime(text) - now, timedelta(0))
+            return timedelta(seconds=min(int(text), LONGEST_WAIT.total_seconds()))
+        return min(max(parsedate_to_datetime(text) - now, timedelta(0)), LONGEST_WAIT)
     except (ValueError, TypeError, OverflowError):
         return None
 
@@ -223,6 +276,11 @@ def _account(uri: str, contacts: tuple[str, ...]) -> messages.RegistrationResour
 
 
 def _brief(error: BaseException) -> str:
-    """The last cause of an error, in a line: requests wraps those of sockets several times."""
-    text = str(error) or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    """The text of an error, in a line."""
+    return _shown(str(error) or type(error).__name__, 200)
+
+
+def _shown(text: str, most: int = 500) -> str:
+    """What an issuer says, as people are shown it: of any length, it is written to a file and to the log."""
+    plain = "".join(each if each.isprintable() else " " for each in text[: most + 1])
+    return plain if len(plain) <= most else f"{plain[:most]}..."
