@@ -236,8 +236,19 @@ async def test_who_was_let_in_is_asked_for_again_while_a_stream_lasts(
         assert is_viewer() and is_session()
         await client.post("/logout")
         assert is_viewer() and not is_session()
+        (tmp_path / "tokens").write_text(f"view:shop {VIEWER} viewer\n")
+        assert not is_viewer(), "what the stream tells is of all namespaces"
         (tmp_path / "tokens").write_text("# nobody\n")
         assert not is_viewer()
+
+
+def test_lines_of_one_token_or_certificate_add_up() -> None:
+    lines = ("view", "edit:shop,bank", "operate:bank", "view:shop")
+    rules = AccessRules.parse("".join(f"{each} {VIEWER} ci\n{each} certificate spiffe://m/ci\n" for each in lines), "t")
+    expected = {"*": Role.VIEW, "shop": Role.EDIT, "bank": Role.OPERATE}
+    for found in (rules.of_token(VIEWER), rules.of_certificate(["spiffe://m/ci"])):
+        assert found is not None and found.grants == expected
+    assert rules.of_token("another-token-for-all") is None and rules.of_certificate(["else"]) is None
 
 
 async def test_over_tls_a_certificate_has_the_role_of_its_line(tmp_path: Path) -> None:

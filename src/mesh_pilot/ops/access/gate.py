@@ -28,6 +28,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
+from mesh_pilot.identity.authenticators.token_issuers import TokenIssuer
 from mesh_pilot.net.http.connection import PEER_NAMES, PEER_UID, App
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.ops.access import sessions
@@ -154,7 +155,11 @@ class Gate:
             self._note_refusal(request, caller, refusal)
             await self._refused(request, refusal)(scope, receive, send)
             return
-        scope = {**scope, VISITOR: caller, STILL_LET_IN: partial(self._is_let_in, request, person)}
+        scope = {
+            **scope,
+            VISITOR: caller,
+            STILL_LET_IN: partial(self._is_let_in, request, person, caller, self._believed),
+        }
         if need.role is Role.VIEW:
             await self._app(scope, receive, send)
             return
@@ -248,17 +253,28 @@ class Gate:
             raise NotLetIn(403, f"no line of --api-token-file names your certificate ({', '.join(names)[:200]})")
         raise NotLetIn(401, "a token is needed: send Authorization: Bearer TOKEN, or log in at /login")
 
-    def _is_let_in(self, request: Request, person: tuple[Person, str] | None) -> bool:
-        """True if a request would be let in now: tokens are revoked, and sessions end."""
+    @property
+    def _believed(self) -> TokenIssuer | None:
+        """The issuer whose tokens name people."""
+        return self._logins.rules.issuer if self._logins is not None else None
+
+    def _is_let_in(
+        self, request: Request, person: tuple[Person, str] | None, before: Visitor, believed: TokenIssuer | None
+    ) -> bool:
+        """True if a request would be let in now with the roles that its caller had before, for what goes on was made
+        for these: tokens are revoked, sessions end, and roles and the issuer that is believed are changed."""
         if person is not None:
+            if self._believed != believed:
+                return False
             session = self._sessions.get(request.cookies.get(sessions.COOKIE, ""))
             if time.time() >= person[0].until or (person[1] == "session" and session is None):
                 return False  # a session whose token can be renewed begins again with the next request
         try:
-            self._check(self._caller(request, person), request, self.need_of(request))
+            caller = self._caller(request, person)
+            self._check(caller, request, self.need_of(request))
         except NotLetIn:
             return False
-        return True
+        return caller.grants == before.grants
 
     def need_of(self, request: Request) -> Need:
         """The role that a request needs, and where."""

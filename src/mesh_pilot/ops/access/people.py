@@ -23,7 +23,7 @@ from mesh_pilot.identity.openid.settings import ClientSettings
 from mesh_pilot.istio.rules.authentication import http_url_reason
 from mesh_pilot.ops.access.read_again import AccessError, ReadAgain
 from mesh_pilot.ops.access.roles import is_namespace
-from mesh_pilot.ops.api.visitors import EVERYWHERE, Role, Visitor
+from mesh_pilot.ops.api.visitors import EVERYWHERE, Role, Visitor, largest
 
 MOST_GROUPS = 1000
 """Groups of a person that count."""
@@ -130,12 +130,7 @@ class PeopleRules:
 
     def visitor(self, person: Person, how: str) -> Visitor:
         """A person with the roles that they have by these rules: in each namespace the largest one."""
-        grants: dict[str, Role] = {}
-        for rule in self.roles:
-            if rule.is_for(person):
-                for namespace in rule.namespaces:
-                    known = grants.get(namespace)
-                    grants[namespace] = rule.role if known is None or rule.role.rank > known.rank else known
+        grants = largest(dict.fromkeys(rule.namespaces, rule.role) for rule in self.roles if rule.is_for(person))
         return Visitor(person.name, grants, how, b"", person.subject, person.groups, person.until)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import attrs
 
 from mesh_pilot.ops.access.read_again import AccessError, ReadAgain
-from mesh_pilot.ops.api.visitors import EVERYWHERE, Role, Visitor
+from mesh_pilot.ops.api.visitors import EVERYWHERE, Role, Visitor, largest
 
 SHORTEST_TOKEN = 16
 """Characters that a token has at least: fewer can be guessed."""
@@ -70,17 +70,19 @@ class AccessRules:
         return self.of_digest(digest_of(token)) if len(token) <= LONGEST_TOKEN else None
 
     def of_digest(self, digest: bytes) -> Visitor | None:
-        found = None
-        for caller in self.tokens:
-            if hmac.compare_digest(caller.digest, digest):
-                found = caller
-        return found
+        return _together([each for each in self.tokens if hmac.compare_digest(each.digest, digest)])
 
     def of_certificate(self, names: Iterable[str]) -> Visitor | None:
-        """The caller with a certificate of these names; the largest role, if several are listed."""
+        """The caller with a certificate of these names."""
         wanted = set(names)
-        found = [caller for caller in self.certificates if caller.name in wanted]
-        return max(found, key=lambda caller: max(role.rank for role in caller.grants.values()), default=None)
+        return _together([caller for caller in self.certificates if caller.name in wanted])
+
+
+def _together(found: Sequence[Visitor]) -> Visitor | None:
+    """The caller of several lines: in each namespace the largest role, by the name of the first; None of none."""
+    if len(found) < 2:
+        return found[0] if found else None
+    return attrs.evolve(found[0], grants=largest(each.grants for each in found))
 
 
 def _grants(word: str, where: str) -> Mapping[str, Role]:

@@ -7,7 +7,7 @@ that is all there is to authorization here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import attrs
@@ -98,6 +98,15 @@ class Visitor:
             f"{role}" if namespace == EVERYWHERE else f"{role} in {namespace}"
             for namespace, role in sorted(self.grants.items())
         )
+
+
+def largest(several: Iterable[Mapping[str, Role]]) -> Mapping[str, Role]:
+    """The largest role of several in each namespace."""
+    found: dict[str, Role] = {}
+    for grants in several:
+        for namespace, role in grants.items():
+            found[namespace] = max(role, found.get(namespace, role), key=lambda each: each.rank)
+    return found
 
 
 @attrs.frozen

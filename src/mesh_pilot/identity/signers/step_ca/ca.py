@@ -26,7 +26,7 @@ from mesh_pilot.identity.signers.requests import check_names, has_names
 from mesh_pilot.identity.signers.signing import SigningRequest
 from mesh_pilot.identity.signers.step_ca.provisioner import KeyFault, Provisioner, provisioner_of
 from mesh_pilot.identity.signers.step_ca.settings import StepCaSettings
-from mesh_pilot.identity.signers.wire import CaConnection, read_private, read_secret, status_error
+from mesh_pilot.identity.signers.wire import CaConnection, one_line, read_private, read_secret, status_error
 
 MOST_PAGES = 50
 """Pages of provisioners that are looked through."""
@@ -134,13 +134,13 @@ class StepCa:
             for each in as_objects(page, "provisioners"):
                 if as_string(each, "name") == name:
                     if (kind := as_string(each, "type")) != "JWK":
-                        raise CaError("refused", f"{self.place} is of the type {kind}: name one of type JWK")
+                        raise CaError("refused", f"{self.place} is of the type {one_line(kind)}: name one of type JWK")
                     return each
                 others.append(as_string(each, "name"))
             cursor = as_string(page, "nextCursor")
             if not cursor:
                 break
-        known = ", ".join(others[:10]) or "it has no provisioner"
+        known = one_line(", ".join(others[:10])) or "it has no provisioner"
         raise CaError("refused", f"{self.place} does not exist; the CA has: {known}")
 
     # -- one request
