@@ -60,6 +60,16 @@ def test_a_field_without_effect_is_a_warning(tmp_path: Path) -> None:
     assert f"{tmp_path}/a.yaml:6: warning: WasmPlugin/shop/extra: spec.verificationKey: has no effect" in done.out
 
 
+def test_what_an_object_has_neither_steers_a_terminal_nor_forges_a_line(tmp_path: Path) -> None:
+    name = '"q\\x1b]0;x\\x07\\nb.yaml:1: error: forged"'
+    (tmp_path / "a.yaml").write_text(GOOD.replace("hosts: [reviews.test]", f"hosts: [{name}]"))
+    done = mesh_pilot("analyze", str(tmp_path))
+    assert done.code == 1
+    assert all(line.isprintable() for line in done.out.splitlines())
+    assert [line.partition(":")[0] for line in done.out.splitlines()[:-1]] == [f"{tmp_path}/a.yaml"]
+    assert r"q\x1b]0;x\x07\nb.yaml:1: error: forged" in done.out
+
+
 def test_a_path_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     done = mesh_pilot("analyze", str(tmp_path / "nothing"))
     assert done.code == 1

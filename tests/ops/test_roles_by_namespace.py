@@ -27,6 +27,12 @@ OURS = SERVICE.replace("spec:\n", "spec:\n  exportTo: [.]\n")
 SHOP, ALL = "a-token-of-the-shop", "a-token-of-the-mesh"
 BANK = SERVICE.replace("shop", "bank").replace("reviews", "ledger").replace("10.0.0.1", "10.0.0.2")
 BROKEN = SERVICE.replace("name: reviews", "name: broken").replace("9080", "many")
+LIMITS = """
+apiVersion: policy.mesh-pilot.io/v1alpha1
+kind: GlobalRateLimit
+metadata: {name: limits, namespace: shop}
+spec: {service: {host: limiter.test, port: 8081}, domain: shop, descriptors: [{entries: [{path: true}]}]}
+"""
 CLUSTERS = ["outbound|9080||reviews.test", "outbound|9080||ledger.test"]
 
 
@@ -46,7 +52,7 @@ async def asked(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     config = tmp_path / "config"
     config.mkdir()
     broken = {"shop-broken": BROKEN, "bank-broken": BROKEN.replace("shop", "bank").replace("reviews", "ledger")}
-    for name, text in {"shop": OURS, "bank": BANK, **broken}.items():
+    for name, text in {"shop": OURS, "bank": BANK, "limits": LIMITS, **broken}.items():
         (config / f"{name}.yaml").write_text(text)
     (tmp_path / "tokens").write_text(f"view:shop {SHOP} shop\nview {ALL} all\n")
     async with AsyncExitStack() as stack:
@@ -101,8 +107,8 @@ async def test_now_counts_what_one_may_view(asked: Asked) -> None:
         found = (await asked("/now", token))["totals"]
         return {name: found[name] for name in ("proxies", "services", "objects")}
 
-    assert await totals(ALL) == {"proxies": 2, "services": 2, "objects": 2}
-    assert await totals(SHOP) == {"proxies": 1, "services": 1, "objects": 1}
+    assert await totals(ALL) == {"proxies": 2, "services": 2, "objects": 3}
+    assert await totals(SHOP) == {"proxies": 1, "services": 1, "objects": 2}
     mine = await asked("/now")
     assert mine["sentence"] == "1 cause; traffic keeps the last good configuration."
 
@@ -133,6 +139,13 @@ async def test_an_object_of_which_nothing_is_in_force_is_described_as_it_is_refu
     assert (await asked("/describe/object/ServiceEntry/shop/none"))["error"] == (
         "no object ServiceEntry/shop/none is in force or refused"
     )
+
+
+async def test_an_object_is_described_with_what_only_translators_see_of_it(asked: Asked) -> None:
+    found = await asked("/describe/object/GlobalRateLimit/shop/limits")
+    assert [(each["code"], each["text"], each["field"]) for each in found["warnings"] if each["code"]] == [
+        ("MP0008", "no service limiter.test is known: nothing is limited", "spec.service.host")
+    ]
 
 
 async def test_history_tells_by_no_filter_what_is_of_other_namespaces(asked: Asked) -> None:

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from mesh_pilot.cli.lib.file_arguments import takes_files
 from mesh_pilot.cli.lib.options import SectionedCommand, days_option, one_line
-from mesh_pilot.cli.lib.terminal import coloured
+from mesh_pilot.cli.lib.terminal import coloured, plain
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 from mesh_pilot.model.counts import counted
 
@@ -169,11 +169,11 @@ def _summary(found: Analysis) -> str:
 def _lines(found: Analysis) -> Iterator[tuple[str, str]]:
     """Severity and text of each line."""
     for finding in found.findings:
-        fix = f"\n    {finding.fix}" if finding.fix and finding.code not in _SELF_EXPLAINING else ""
-        yield finding.level.value, f"{finding} [{finding.code}]{fix}"
+        fix = f"\n    {plain(finding.fix)}" if finding.fix and finding.code not in _SELF_EXPLAINING else ""
+        yield finding.level.value, f"{plain(str(finding))} [{finding.code}]{fix}"
     for kind in found.ignored:
         first, *others = kind.where
         also = f" ({len(kind.where)} of them, also at {', '.join(others[:3])}{', ...' if others[3:] else ''})"
-        yield "note", f"{first}: note: ignored: {kind.kind} of {kind.api_version}{also if others else ''}"
+        yield "note", plain(f"{first}: note: ignored: {kind.kind} of {kind.api_version}{also if others else ''}")
     for note in found.notes:
-        yield "note", f"{note.where}: note: {note.what}"
+        yield "note", plain(f"{note.where}: note: {note.what}")

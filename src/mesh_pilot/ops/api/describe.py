@@ -8,6 +8,7 @@ import attrs
 import trio
 from starlette.requests import Request
 
+from mesh_pilot.envoy.catalog.diagnostics import REFERRING_KINDS, object_problems
 from mesh_pilot.explain.analysis.hosts import NearNames
 from mesh_pilot.explain.analysis.input import picture_of
 from mesh_pilot.istio.kinds import KINDS
@@ -156,7 +157,12 @@ def _ordered(state: PlaneState, config: Config) -> Iterator[DescribedLine]:
 
 
 def answered(state: PlaneState, found: Description) -> Found:
-    picture = picture_of(state.world, _proxies(state), statuses_now(state))
+    world = state.world
+    concerned = [
+        world.config.peek(key) for key in sorted(found.concerned) if key.kind in ("EnvoyFilter", *REFERRING_KINDS)
+    ]
+    standing = [(each, problem) for each in concerned if each for problem in object_problems(world.view, each.key)]
+    picture = picture_of(world, _proxies(state), statuses_now(state), standing=tuple(standing))
     return lambda: found.shown(picture)
 
 

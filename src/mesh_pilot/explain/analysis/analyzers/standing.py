@@ -45,8 +45,10 @@ def _refused_object(rejected: Rejected) -> Config:
     key = rejected.key or ()
     if key[:1] == ("config",):
         name = ConfigKey(*key[1:])
-    elif key[:1] == ("secret",):
-        name = ConfigKey("Secret", *key[1:])
+    elif key[:1] in (("secret",), ("credential",)):
+        name = ConfigKey(key[0].capitalize(), *key[1:])
+    elif key[:1] in (("service",), ("endpoints",)):
+        name = ConfigKey("Service", key[2], key[1])
     else:
         name = ConfigKey(_SETTINGS.get(key[0], key[0]) if key else "", "", "")
     return Config(name, None, origin=rejected.origin)
