@@ -85,7 +85,7 @@ async def test_our_agents_read_the_ports_of_a_host_besides() -> None:
     assert rows["a.test"] == NameRow(("10.9.0.1",), "External", ports=((80, "http"),))
 
 
-def test_services_of_kubernetes_have_short_names_and_headless_ones_their_endpoints() -> None:
+def test_services_of_kubernetes_have_short_names_and_headless_ones_their_endpoints_of_any_port() -> None:
     host = "db.shop.svc.cluster.local"
     service = Service(
         host,
@@ -107,7 +107,7 @@ def test_services_of_kubernetes_have_short_names_and_headless_ones_their_endpoin
     world = world_of()
     world.apply([Upsert(SOURCE, service), Upsert(SOURCE, Endpoints(service.key, listed))])
     assert table(world, sidecar()) == {
-        host: {"ips": ["10.0.0.1"], "registry": "Kubernetes", "shortname": "db", "namespace": "shop"}
+        host: {"ips": ["10.0.0.1", "10.0.0.2"], "registry": "Kubernetes", "shortname": "db", "namespace": "shop"}
     }
 
 

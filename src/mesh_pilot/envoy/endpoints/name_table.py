@@ -82,11 +82,10 @@ def _endpoint_addresses(view: View, service: Service, network: str) -> tuple[str
     """The addresses of a service that has no virtual one and that clients connect to as they resolve it."""
     if service.addresses or service.resolution is not Resolution.PASSTHROUGH or not service.ports:
         return ()
-    first = service.ports[0].name
     found = (
         address
         for endpoint in view.endpoints(service.key)
-        if endpoint.service_port == first and _is_resolved(endpoint, network)
+        if _is_resolved(endpoint, network)
         for address in endpoint.addresses
     )
     return tuple(dict.fromkeys(found))
