@@ -8,7 +8,8 @@ from envoy.config.route.v3 import route_pb2
 
 from mesh_pilot.mesh.names.hosts import service_names
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, parse_table
-from mesh_pilot.model.service import Resolution, Service
+from mesh_pilot.model.events import Upsert
+from mesh_pilot.model.service import Port, Protocol, Resolution, Service
 from tests.support.listeners import listeners, tcp
 from tests.support.plans import outbound_clusters
 from tests.support.routing import (
@@ -23,7 +24,7 @@ from tests.support.routing import (
     target,
     virtual_service,
 )
-from tests.support.worlds import sidecar, world_of
+from tests.support.worlds import SOURCE, sidecar, world_of
 
 WEB = "web.shop.svc.cluster.local"
 
@@ -103,6 +104,10 @@ def test_headless_services_of_kubernetes_are_also_known_by_their_pods() -> None:
     found, short = service_names(headless, "lab.svc.cluster.local")
     assert found == (WEB, "web.shop", "web.shop.svc", f"*.{WEB}", "*.web.shop", "*.web.shop.svc")
     assert short == ("web.shop", "web.shop.svc")
+    world = world_of("")
+    world.apply([Upsert(SOURCE, attrs.evolve(headless, ports=(Port(80, "http", Protocol.HTTP),)))])
+    domains = table(world)[f"{WEB}:80"].domains
+    assert {WEB, f"{WEB}.", f"*.{WEB}", f"*.{WEB}."} < set(domains)
 
 
 def test_of_two_virtual_services_for_a_host_the_older_counts_alone() -> None:

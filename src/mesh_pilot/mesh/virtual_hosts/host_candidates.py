@@ -90,7 +90,8 @@ class HostCandidate:
     def take_domains(self, domains: DomainTable) -> tuple[str, ...]:
         """Take those of the candidate's domains that are free."""
         port = self.port if self.all_ports else 0
-        absolute = (self.host, *self.aliases) if self.is_service else ()
+        whole = (self.host, *self.aliases) if self.is_service else ()
+        absolute = (*whole, *(f"*.{name}" for name in whole))
         return domains.take(self.names, self.short, port, without_port=self.without_port, absolute=absolute)
 
     def planned(self, domains: tuple[str, ...]) -> PlannedHost:
