@@ -241,6 +241,20 @@ def test_a_subset_replaces_what_it_sets_and_its_ports_replace_that() -> None:
     assert traffic_policy(world.view, ref, 90, "v1").tls is None
 
 
+def test_settings_of_a_port_end_the_proxy_protocol_of_their_own_level_only() -> None:
+    of_port = "portLevelSettings: [{port: {number: 90}, tls: {mode: SIMPLE}}]"
+    sent = "proxyProtocol: {version: V2}"
+
+    def sends(policy: str, subset: str) -> bool:
+        more = f"trafficPolicy: {{{policy}}}\n  subsets: [{{name: v1, trafficPolicy: {{{subset}}}}}]"
+        world = world_of(destination_rule("a", "shop", "store", more=more))
+        return policy_for(world.view, "shop", frozenset(), STORE, 90, "v1").proxy_protocol is not None
+
+    assert sends(sent, of_port)
+    assert not sends(f"{sent}, {of_port}", "tls: {mode: SIMPLE}")
+    assert not sends("tls: {mode: SIMPLE}", f"{sent}, {of_port}")
+
+
 def test_the_mesh_default_traffic_policy_is_for_clients_without_a_word_of_their_own() -> None:
     mesh = "defaultTrafficPolicy: {connectionPool: {tcp: {connectTimeout: 7s}}, outlierDetection: {interval: 3s}}"
     world = world_of(destination_rule("a", "shop", "store", 1), mesh=mesh)

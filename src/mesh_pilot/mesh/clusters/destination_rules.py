@@ -252,13 +252,17 @@ def _mesh_default(view: View) -> tuple[api.ConnectionPoolSettings | None, api.Ou
 
 
 def _overlay(under: Policy, over: api.TrafficPolicy | None, port: int) -> Policy:
-    """A policy with the fields that ``over`` sets. The settings of a port replace all fields that ports can have."""
+    """A policy with the fields that ``over`` sets. The settings of a port replace all fields that ports can have.
+
+    They also replace the PROXY protocol of ``over`` itself, but not that of the policy under it.
+    """
     if over is None:
         return under
     result = Policy(**{name: _first(getattr(over, name), getattr(under, name)) for name in _FIELDS})
     for settings in over.port_level_settings:
         if settings.port is not None and settings.port.number == port:
-            result = attrs.evolve(result, proxy_protocol=None, **{name: getattr(settings, name) for name in _OF_PORTS})
+            of_port = {name: getattr(settings, name) for name in _OF_PORTS}
+            result = attrs.evolve(result, proxy_protocol=under.proxy_protocol, **of_port)
     return result
 
 
