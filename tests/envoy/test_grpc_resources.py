@@ -12,6 +12,7 @@ from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 from envoy.extensions.filters.http.fault.v3.fault_pb2 import HTTPFault
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
+from envoy.extensions.load_balancing_policies.wrr_locality.v3.wrr_locality_pb2 import WrrLocality
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import DownstreamTlsContext, UpstreamTlsContext
 from google.protobuf import json_format
 
@@ -187,6 +188,12 @@ def test_a_server_speaks_mutual_tls_where_its_port_is_strict() -> None:
     assert not is_mutual(listener(world, f"{INBOUND}10.1.1.1:9001", labels={"app": "api"}))
 
 
+def test_a_permissive_server_speaks_mutual_tls_where_its_label_says_that_it_has_it() -> None:
+    name, has_tls = f"{INBOUND}10.1.1.1:9000", {"security.istio.io/tlsMode": "istio"}
+    assert is_mutual(listener(world_of(), name, labels=has_tls))
+    assert not is_mutual(listener(world_of(peer_authentication("{mtls: {mode: DISABLE}}")), name, labels=has_tls))
+
+
 # -- routes
 
 
@@ -286,6 +293,14 @@ def test_a_cluster_has_only_what_grpc_understands() -> None:
         type=Cluster.EDS,
         eds_cluster_config={"eds_config": {"ads": {}}, "service_name": CLUSTER_NAME},
     )
+
+
+@pytest.mark.parametrize("simple", ["LEAST_REQUEST", "LEAST_CONN"])
+def test_the_endpoint_with_fewer_calls_is_chosen_by_libraries_that_can_and_others_take_turns(simple: str) -> None:
+    (policy,) = cluster(with_policy(f"{{loadBalancer: {{simple: {simple}}}}}")).load_balancing_policy.policies
+    around = WrrLocality.FromString(policy.typed_extension_config.typed_config.value)
+    names = [each.typed_extension_config.name for each in around.endpoint_picking_policy.policies]
+    assert names == [f"envoy.load_balancing_policies.{name}" for name in ("least_request", "round_robin")]
 
 
 @pytest.mark.parametrize(

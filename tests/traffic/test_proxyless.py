@@ -208,6 +208,15 @@ async def test_a_channel_hashes_by_header_and_by_client(tmp_path: Path) -> None:
         s.nothing_is_refused()
 
 
+async def test_least_request_is_taking_turns_for_a_library_without_it(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        policy = "trafficPolicy: {loadBalancer: {simple: LEAST_REQUEST}}"
+        s.mesh.write(entry(("v1", s.v1), ("v2", s.v2), more=policy))
+        await s.client.until_answered_by({"v1", "v2"}, TARGET)
+        assert await s.client.answers(TARGET, count=40) == {"v1": 20, "v2": 20}
+        s.nothing_is_refused()
+
+
 async def test_what_nobody_serves_fails_at_once_and_holds_up_nobody(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         s.mesh.write(

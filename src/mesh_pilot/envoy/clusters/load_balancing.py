@@ -13,6 +13,8 @@ from envoy.config.core.v3 import base_pb2
 from envoy.extensions.load_balancing_policies.client_side_weighted_round_robin.v3 import (
     client_side_weighted_round_robin_pb2,
 )
+from envoy.extensions.load_balancing_policies.least_request.v3.least_request_pb2 import LeastRequest
+from envoy.extensions.load_balancing_policies.round_robin.v3.round_robin_pb2 import RoundRobin
 from envoy.extensions.load_balancing_policies.wrr_locality.v3.wrr_locality_pb2 import WrrLocality
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -25,6 +27,8 @@ from mesh_pilot.mesh.settings.mesh_defaults import ClusterDefaults
 from mesh_pilot.model.service import TrafficDistribution
 
 Simple = api.LoadBalancerSettingsSimpleLb
+LEAST_REQUEST = (Simple.LEAST_REQUEST, Simple.LEAST_CONN)
+"""Both names of the policy."""
 
 DEFAULT_RING_SIZE = 1024
 
@@ -103,6 +107,14 @@ def apply_weights(cluster: Cluster, weights: WeightedRoundRobin, *, by_locality:
         _add(policies, WRR_LOCALITY, around)
     else:
         _add(policies, WEIGHTED_ROUND_ROBIN, picking)
+
+
+def apply_least_request(cluster: Cluster) -> None:
+    """Have a gRPC client choose the endpoint with fewer calls, where its library can, else in turn."""
+    around = WrrLocality()
+    _add(around.endpoint_picking_policy.policies, "envoy.load_balancing_policies.least_request", LeastRequest())
+    _add(around.endpoint_picking_policy.policies, "envoy.load_balancing_policies.round_robin", RoundRobin())
+    _add(cluster.load_balancing_policy.policies, WRR_LOCALITY, around)
 
 
 def _add(policies: Any, name: str, config: Message) -> None:

@@ -1,7 +1,8 @@
 """Clusters and endpoints for proxyless gRPC, by name, with only the fields that gRPC supports.
 
-Rules: the gRFCs A27 (xDS), A29 (TLS), A37 (DNS), A42 (ring hash). Clusters have mTLS only if a rule sets it: gRPC
-cannot choose it per endpoint, and a PERMISSIVE gRPC server serves plaintext only.
+Rules: the gRFCs A27 (xDS), A29 (TLS), A37 (DNS), A42 (ring hash), A48 (least request). Clusters have mTLS only if a
+rule sets it: gRPC cannot choose it per endpoint, and a PERMISSIVE gRPC server serves plaintext unless its label says
+that it has TLS.
 
 gRPC blocks a whole channel for up to 15 s while a cluster or its endpoints are missing. So every cluster that a route
 can name exists; one without a service has no endpoints: its calls fail at once, those to other clusters go through.
@@ -19,7 +20,12 @@ from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
-from mesh_pilot.envoy.clusters.load_balancing import apply_weights, minimum_ring_size
+from mesh_pilot.envoy.clusters.load_balancing import (
+    LEAST_REQUEST,
+    apply_least_request,
+    apply_weights,
+    minimum_ring_size,
+)
 from mesh_pilot.envoy.core.protobuf import address, boolean, exact, resource_of, transport_socket, uint32, uint64
 from mesh_pilot.envoy.endpoints.assignments import assignment, encode_assignment
 from mesh_pilot.envoy.endpoints.viewpoints import EndpointViewpoint
@@ -103,6 +109,8 @@ def _cluster(view: View, upstream: Upstream, by_dns: bool, reports: bool) -> Res
         _apply_ring_hash(message, balancer.consistent_hash)
     if policy.weights is not None:
         apply_weights(message, policy.weights, by_locality=True)  # gRPC has it below that policy only (A58)
+    elif balancer is not None and balancer.simple in LEAST_REQUEST:
+        apply_least_request(message)
     if policy.tls is not None and policy.tls.mode != TlsMode.DISABLE:
         names = tuple(policy.tls.subject_alt_names) or accepted_identities(view, upstream.service, port.name)
         if not names and policy.tls.mode != TlsMode.ISTIO_MUTUAL:

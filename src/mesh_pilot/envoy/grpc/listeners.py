@@ -42,7 +42,7 @@ from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, RouteSource, Serv
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, planned_hosts
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.resource import Resource
-from mesh_pilot.model.service import UNSPECIFIED, Service
+from mesh_pilot.model.service import MESH_TLS_MODE, TLS_MODE_LABEL, UNSPECIFIED, Service
 from mesh_pilot.world.view import View
 
 INBOUND_PREFIX = "xds.istio.io/grpc/lds/inbound/"
@@ -82,6 +82,7 @@ def server_listener(view: View, workload: Workload, name: str) -> Resource | Non
     """The listener for a server on ``address:port`` of a workload; None for other names.
 
     Every server gets one, even if no service has the port: a registry may learn of a server only once it serves.
+    PERMISSIVE means mTLS to a workload whose label says that it has TLS, as Envoys then use it with its endpoints.
     """
     if not name.startswith(INBOUND_PREFIX):
         return None
@@ -91,8 +92,9 @@ def server_listener(view: View, workload: Workload, name: str) -> Resource | Non
     namespace, labels = workload.scope.namespace, workload.labels
     served = tuple(port for port in served_ports(view, workload) if port.at == authority.port)
     mode = peer_mode(view, namespace, labels, authority.port, served)
+    strict = mode is PeerMode.STRICT or (mode is PeerMode.PERMISSIVE and (TLS_MODE_LABEL, MESH_TLS_MODE) in labels)
     filters = _encoded_filters(view, namespace, labels, legacy_policies(view, namespace, served))
-    return _inbound_listener(view, name, authority, mode is PeerMode.STRICT, filters)
+    return _inbound_listener(view, name, authority, strict, filters)
 
 
 def parse_authority(text: str) -> TargetAuthority:
