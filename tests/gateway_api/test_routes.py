@@ -247,15 +247,20 @@ def test_the_only_backend_of_a_rule_may_rewrite_and_redirect() -> None:
     assert conditions(world, "two")[1][:2] == ("False", "InvalidFilter")
 
 
-def test_a_service_of_the_mesh_has_no_external_authorization() -> None:
-    """A rule that cannot ask lets nothing pass."""
-    auth = "{type: ExternalAuth, externalAuth: {protocol: HTTP, backendRef: {name: ratings, port: 80}, http: {}}}"
+@pytest.mark.parametrize(("to", "reason"), [("ratings", "ResolvedRefs"), ("nowhere", "BackendNotFound")])
+def test_a_rule_of_a_service_asks_or_lets_nothing_pass(to: str, reason: str) -> None:
+    auth = f"{{type: ExternalAuth, externalAuth: {{protocol: HTTP, backendRef: {{name: {to}, port: 80}}, http: {{}}}}}}"
     world = world_of(
         route(f"{{parentRefs: [{{kind: Service, group: '', name: reviews}}], rules: [{{filters: [{auth}], {TO}}}]}}")
     )
     (found,) = made(world).values()
-    assert spec_of(found)["http"] == [{"name": "shop.web.0", "directResponse": {"status": 500}}]
-    assert conditions(world)[1][1] == "InvalidFilter"
+    (rule,) = spec_of(found)["http"]
+    if reason == "ResolvedRefs":
+        asked = {"host": "ratings.shop.svc.cluster.local", "port": {"number": 80}}
+        assert (rule["externalAuth"], len(rule["route"])) == ([{"destination": asked}], 1)
+    else:
+        assert rule == {"name": "shop.web.0", "directResponse": {"status": 500}}
+    assert conditions(world)[1][1] == reason
 
 
 def test_calls_of_grpc_are_paths() -> None:

@@ -210,6 +210,13 @@ def test_a_route_names_the_virtual_service_with_the_closest_host_and_only_its_pl
     assert [row.cells for row in list_routes(found, verbose=False).rows] == [("9", "0"), ("80", "5")]
 
 
+def test_a_table_with_authorizers_is_listed_by_its_plain_name() -> None:
+    found = dump(routes({"name": "80|auth-1f0c3a5b8e7d6c90"}, {"name": "443"}, {"name": "9"}))
+    assert [row.cells[0] for row in list_routes(found, "80", verbose=False).rows] == ["80|auth-1f0c3a5b8e7d6c90"]
+    names = [row.cells[0] for row in list_routes(found, verbose=False).rows]
+    assert names == ["9", "80|auth-1f0c3a5b8e7d6c90", "443"]
+
+
 def test_endpoints_have_the_health_that_envoy_found() -> None:
     told = endpoints(
         assignment("a", "10.0.0.1:80", health_status="UNHEALTHY"), assignment("b", "10.0.0.2:80", "fd00::1:80")

@@ -77,6 +77,7 @@ def _parents(pick: Pick) -> str:
         "{name: web, namespace: shop, sectionName: http}",
         f"{{kind: ListenerSet, group: {_API[:-3]}, name: more}}",
         '{kind: Service, group: "", name: a, namespace: shop}',
+        f"{{kind: ServiceEntry, group: networking.istio.io, name: {pick('x', 'y')}, namespace: shop}}",
     )
     return f"  parentRefs: [{parent}]\n"
 
@@ -91,6 +92,13 @@ def _session(pick: Pick) -> str:
     return pick("", "sessionPersistence: {sessionName: one}, ", "sessionPersistence: {type: Header}, ")
 
 
+def _asking(pick: Pick) -> str:
+    host = pick("b.shop.svc.cluster.local", "c.example.com")
+    backend = f"backendRef: {{group: networking.istio.io, kind: Hostname, name: {host}, port: 80}}"
+    asked = f"type: ExternalAuth, externalAuth: {{protocol: HTTP, {backend}, http: {{path: {pick('/x', '/y')}}}}}"
+    return pick("", f"filters: [{{{asked}}}], ")
+
+
 def http_route(pick: Pick) -> str:
     hostnames = pick("", "  hostnames: [a.example.com]\n", "  hostnames: [a.example.com, b.example.com]\n")
     match = pick("", "matches: [{path: {value: /a}}], ", "matches: [{headers: [{name: x, value: y}]}], ")
@@ -98,7 +106,7 @@ def http_route(pick: Pick) -> str:
         _head(pick, "HTTPRoute", "one", "two")
         + _parents(pick)
         + hostnames
-        + f"  rules: [{{{match}{_session(pick)}{_backends(pick)}}}]\n"
+        + f"  rules: [{{{match}{_asking(pick)}{_session(pick)}{_backends(pick)}}}]\n"
     )
 
 

@@ -592,6 +592,7 @@ THEMES = (
     ("mutual TLS", "mesh", "rule", "telemetry"),
     ("legacy policy", "legacy policy of the mesh", "mutual TLS", "tokens", "key set"),
     ("Gateway", "ListenerSet", "HTTPRoute", "HTTPRoute", "grant", "namespace", "class of Gateways", "TLSRoute"),
+    ("entry", "entry", "HTTPRoute", "HTTPRoute", "routes", "scope"),
     ("Ingress", "class of Ingresses", "HTTPRoute", "Gateway", "TLS policy", "traffic policy", "rule"),
     ("health check", "rule", "mesh", "scope"),
     ("rate limit", "policy", "gateway", "scope"),

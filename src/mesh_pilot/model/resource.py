@@ -103,6 +103,15 @@ def table_of(host_name: str) -> str:
     return host_name.rpartition("/")[0]
 
 
+AUTHORIZERS = "|auth-"
+"""The separator between the name of a route table and the digest of its authorizers."""
+
+
+def plain_table_name(name: str) -> str:
+    """The name of a route table without the digest of its authorizers."""
+    return name.partition(AUTHORIZERS)[0]
+
+
 class JoinedKeys(Sequence[ConfigKey]):
     """The keys of several lists, each once. Lists are only joined when somebody looks, which is rare."""
 

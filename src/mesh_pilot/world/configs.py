@@ -18,7 +18,7 @@ from mesh_pilot.world.indexes import Indexes, VirtualServiceMeta
 from mesh_pilot.world.names import GATEWAY_NAME, MESH_GATEWAY, export_namespaces, full_gateway
 from mesh_pilot.world.reverse_index import ReverseIndex
 from mesh_pilot.world.services import ServiceTable
-from mesh_pilot.world.shards import WILDCARD_HOSTS, shard_of
+from mesh_pilot.world.shards import ASKING, WILDCARD_HOSTS, shard_of
 
 UNLISTED_KINDS = frozenset(
     {"HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute", "Ingress", "Namespace"}
@@ -149,6 +149,8 @@ class ConfigTable(Copied):
         found = dict.fromkeys(shard_of(host, bits) for host in meta.hosts)
         if any(host.startswith("*") for host in meta.hosts):
             found[WILDCARD_HOSTS] = None
+        if meta.asks:
+            found[ASKING] = None
         return found
 
     def _put_meta(self, key: ConfigKey, meta: VirtualServiceMeta | None) -> None:
@@ -212,6 +214,7 @@ def meta_of(config: Config, indexes: Indexes) -> VirtualServiceMeta:
         is_route=is_route,
         is_made=bool(config.made_from) and not is_route,
         has_sessions=is_route and any(rule.session is not None for rule in spec.http),
+        asks=any(rule.external_auth for rule in spec.http),
     )
 
 

@@ -43,6 +43,8 @@ class VirtualServiceMeta:
     """Made by the plane of something else, such as an entry of Consul or an Ingress: it owns no host."""
     has_sessions: bool = False
     """One of its rules keeps sessions."""
+    asks: bool = False
+    """One of its rules asks an authorizer."""
 
     @property
     def order(self) -> tuple[datetime, str, str]:

@@ -15,6 +15,9 @@ ALL_HOSTS = 1
 WILDCARD_HOSTS = 0
 """Used in place of a shard: VirtualServices with a wildcard host are listed here, too."""
 
+ASKING = -2
+"""Used in place of a shard: VirtualServices with a rule that asks an authorizer are listed here, too."""
+
 CROSS_SHARD = -1
 """Used in place of a shard: what hosts of several shards have in common, and is therefore planned together."""
 

@@ -36,8 +36,8 @@ class View:
         self.keeps_sessions = indexes.keeps_sessions.read
         """True if a rule of a VirtualService at a gateway (``namespace/name`` or ``mesh``) keeps sessions."""
         self.mesh_virtual_services = indexes.mesh_virtual_services.read
-        """The VirtualServices for sidecars with a host in a shard (one of ``shard_bits``), or with a wildcard host
-        (``WILDCARD_HOSTS``); oldest first, visible or not."""
+        """The VirtualServices for sidecars with a host in a shard (one of ``shard_bits``), with a wildcard host
+        (``WILDCARD_HOSTS``), or with a rule that asks (``ASKING``); oldest first, visible or not."""
         self.destination_rules = indexes.destination_rules.read
         """DestinationRules whose host is exactly this full name (or this very wildcard), oldest first."""
         self.service = indexes.services.read

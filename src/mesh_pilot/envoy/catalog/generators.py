@@ -42,7 +42,8 @@ from mesh_pilot.mesh.proxy.keys import ProxyKeys
 from mesh_pilot.mesh.proxy.plans import Plan, PlanShards, single_shard
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.selection.envoy_filters import FilterRef
-from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableShard, parse_table, shard_hosts, table_shards
+from mesh_pilot.mesh.virtual_hosts.authorizers import sidecar_table
+from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableShard, shard_hosts, table_shards
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import (
     CLUSTER,
@@ -212,7 +213,7 @@ def _extensions_of(target: ProxyKeys) -> Query[PlanShards]:
 @derived
 def sidecar_hosts(view: View, scope: OutboundScope, table: str) -> PlanShards:
     """A table's virtual hosts for a sidecar; none if the table contains them, or is not a table of sidecars."""
-    parsed = parse_table(table)
+    parsed = sidecar_table(view, scope, table)
     if parsed is None or parsed.sniffed:
         return ()
     shards = (_shard_plan.query(table, shard) for shard in table_shards(view, scope, parsed))

@@ -91,16 +91,17 @@ def _pinned_in(view: View, scope: OutboundScope, egress: Egress, shard: int) -> 
 
 @derived
 def _pinned_by(view: View, key: ConfigKey) -> frozenset[str]:
-    """The hosts that a VirtualService sends copies or connections to."""
-    return frozenset(_copied_or_connected(view, key))
+    """The hosts that a VirtualService sends copies, questions of authorization or connections to."""
+    return frozenset(_not_routed(view, key))
 
 
-def _copied_or_connected(view: View, key: ConfigKey) -> Iterator[str]:
+def _not_routed(view: View, key: ConfigKey) -> Iterator[str]:
     for rule in http_rules(view, key):
         spec = rule.spec
-        for mirror in (spec.mirror, *(m.destination for m in spec.mirrors)):
-            if mirror is not None:
-                yield view.destination_host(mirror.host, rule.namespace)
+        copies = (spec.mirror, *(mirror.destination for mirror in spec.mirrors))
+        for each in (*copies, *(auth.destination for auth in spec.external_auth)):
+            if each is not None:
+                yield view.destination_host(each.host, rule.namespace)
     config = view.config(key)
     if config is None:
         return

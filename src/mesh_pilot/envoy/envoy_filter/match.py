@@ -14,7 +14,7 @@ from mesh_pilot.envoy.listeners.outbound import VIRTUAL_OUTBOUND
 from mesh_pilot.envoy.tls.common import RAW_SOCKET
 from mesh_pilot.mesh.listeners.gateway_servers import TargetPorts
 from mesh_pilot.mesh.names.resources import Direction, parse_cluster
-from mesh_pilot.mesh.virtual_hosts.authorizers import plain_table_name
+from mesh_pilot.model.resource import plain_table_name
 
 RouteAction = api.EnvoyFilterRouteConfigurationMatchRouteMatchAction
 

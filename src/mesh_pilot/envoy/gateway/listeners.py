@@ -58,11 +58,11 @@ from mesh_pilot.mesh.routing.l4 import (
     tls_routes,
     to_cluster,
 )
-from mesh_pilot.mesh.virtual_hosts.authorizers import plain_table_name, table_authorizers, table_name
+from mesh_pilot.mesh.virtual_hosts.authorizers import table_authorizers, table_name
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import common_hosts, planned_gateway_hosts
 from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.resource import Resource, plain_table_name
 from mesh_pilot.model.service import Protocol, Service
 from mesh_pilot.world import View
 from mesh_pilot.world.indexes import VirtualServiceMeta

@@ -63,6 +63,7 @@ from mesh_pilot.mesh.routing.l4 import (
     tls_routes,
     to_cluster,
 )
+from mesh_pilot.mesh.virtual_hosts.authorizers import Authorizer, sidecar_authorizers, table_name
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Protocol
@@ -97,12 +98,15 @@ def listener_plans(view: View, scope: OutboundScope, spans: SpanSource) -> PlanS
 @derived
 def service_listeners(view: View, shard: ListenerShard, spans: SpanSource) -> Plan:
     """The outbound listeners of a shard."""
-    return {
-        listener.name: outbound_listener.query(
-            shard.scope, listener, spans if listener.http is not None else spans.for_connections
-        )
-        for listener in shard_listeners(view, shard).listeners.values()
-    }
+    plan: dict[str, ResourceQuery] = {}
+    for listener in shard_listeners(view, shard).listeners.values():
+        if listener.http is None:
+            plan[listener.name] = outbound_listener.query(shard.scope, listener, spans.for_connections, ())
+        else:
+            # Read here, not by each listener, so that only those of other authorizers are made again.
+            asked = sidecar_authorizers(view, shard.scope, listener.route_name)
+            plan[listener.name] = outbound_listener.query(shard.scope, listener, spans, asked)
+    return plan
 
 
 @derived
@@ -127,8 +131,10 @@ def outbound_conflicts(view: View, scope: OutboundScope) -> tuple[Conflict, ...]
 
 
 @derived
-def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListener, spans: SpanSource) -> Resource:
-    """One outbound listener."""
+def outbound_listener(
+    view: View, scope: OutboundScope, listener: OutboundListener, spans: SpanSource, asked: tuple[Authorizer, ...]
+) -> Resource:
+    """One outbound listener; ``asked``: the authorizers of its route table."""
     header = bound_listener(listener.name, (listener.bind, *listener.also), listener.port, base_pb2.OUTBOUND)
     if not listener.bind_to_port:
         header.bind_to_port.CopyFrom(boolean(False))
@@ -140,7 +146,7 @@ def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListen
     merged = (_tcp_chains if len(listener.tcp) > 1 else _tcp_chains.compute)(view, scope, connections, listener)
     chains = list(merged[0])
     if listener.http is not None:
-        chains.insert(0, _http_chain(view, outbound_context(view, scope, spans), listener))
+        chains.insert(0, _http_chain(view, outbound_context(view, scope, spans), listener, asked))
     # Inspectors wait for the client: a listener has them only if a chain needs what they detect.
     await_server_name(header)
     if any(c.match.server_names for c in chains):
@@ -206,8 +212,15 @@ def http_proxy_listener(view: View, scope: OutboundScope, port: int, spans: Span
     header = bound_listener(name, scope.loopbacks, port, base_pb2.OUTBOUND)
     set_detection_timeout(header, view)
     context = outbound_context(view, scope, spans)
+    asked = sidecar_authorizers(view, scope, HTTP_PROXY_ROUTES)
     manager = HcmSettings(
-        context, f"outbound_{name}", HTTP_PROXY_ROUTES, protocol=Protocol.HTTP_PROXY, forward_proxy=True, port=port
+        context,
+        f"outbound_{name}",
+        table_name(HTTP_PROXY_ROUTES, asked),
+        protocol=Protocol.HTTP_PROXY,
+        forward_proxy=True,
+        port=port,
+        authorizers=asked,
     )
     return context_listener(view, context, header, (filter_chain(MATCH_ALL, http_chain(view, manager)),))
 
@@ -228,13 +241,16 @@ def _mesh_http_port(view: View) -> int:
     return view.mesh().proxy_http_port
 
 
-def _http_chain(view: View, context: PolicyContext, listener: OutboundListener) -> EncodedChain:
+def _http_chain(
+    view: View, context: PolicyContext, listener: OutboundListener, asked: tuple[Authorizer, ...]
+) -> EncodedChain:
     manager = HcmSettings(
         context,
         f"outbound_{listener.name}",
-        listener.route_name,
+        table_name(listener.route_name, asked),
         protocol=listener.http or Protocol.HTTP,
         port=listener.port,
+        authorizers=asked,
     )
     match = ChainMatch(protocols=PLAINTEXT_HTTP, transport=RAW_BUFFER) if listener.sniffed else MATCH_ALL
     return filter_chain(match, http_chain(view, manager))

@@ -35,6 +35,8 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
 
 DEFAULT_NAME = "default"
+_UNASKED = api.HttpDirectResponse(status=503)
+"""The answer for clients that cannot ask an authorizer: nothing may pass unasked."""
 
 
 class EncodedRoute(NamedTuple):
@@ -123,6 +125,8 @@ def _route(
         redirect(route, rule, port)
     elif spec.direct_response is not None:
         respond(route, spec.direct_response)
+    elif client.grpc and spec.external_auth:
+        respond(route, _UNASKED)
     else:
         forward(view, route, rule, client, port, operations.authority)
     route.decorator.operation = _operation(route, key.name, port)

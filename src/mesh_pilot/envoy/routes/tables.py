@@ -18,14 +18,9 @@ from mesh_pilot.envoy.core.protobuf import ads, boolean, encode, uint32
 from mesh_pilot.envoy.routes.virtual_host import catch_all, encoded_virtual_host
 from mesh_pilot.istio.rules.http_route import MAX_BODY
 from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.virtual_hosts.authorizers import sidecar_table
 from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost
-from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
-    TableShard,
-    parse_table,
-    planned_hosts,
-    shard_hosts,
-    table_shards,
-)
+from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableShard, planned_hosts, shard_hosts, table_shards
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, JoinedKeys, Resource, make_resource
 from mesh_pilot.world import View
@@ -52,8 +47,8 @@ _SETTINGS = {ignored: encode(_settings(ignore_port=ignored)) for ignored in (Tru
 
 @derived
 def route_configuration(view: View, scope: OutboundScope, name: str) -> Resource | None:
-    """The route table of this name for a scope; None if no sidecar can have a table of this name."""
-    table = parse_table(name)
+    """The route table of this name for a scope; None if it has no table of this name."""
+    table = sidecar_table(view, scope, name)
     if table is None:
         return None
     if table.sniffed:

@@ -160,9 +160,6 @@ def external_auth_of(
     """The server that an ExternalAuth asks; none where it has a fault: then no request may pass. Raises RuleError."""
     if auth.backend_ref is None:
         return None, None
-    if not backends.needs_grants:
-        text = "ExternalAuth is for routes of Gateways; for a Service, use an AuthorizationPolicy with action CUSTOM"
-        return None, Fault(INVALID_FILTER, text)
     grpc = auth.protocol == "GRPC"
     destination, fault = backends.destination(auth.backend_ref)
     fault = fault or backends.call_fault(destination, http2=grpc)

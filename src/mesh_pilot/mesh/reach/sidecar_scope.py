@@ -33,6 +33,7 @@ from mesh_pilot.world.indexes import VirtualServiceMeta
 from mesh_pilot.world.names import HIDDEN, OWN_NAMESPACE, PUBLIC, export_namespaces, exported_to
 from mesh_pilot.world.shards import (
     ALL_HOSTS,
+    ASKING,
     HOSTS_PER_SHARD,
     WILDCARD_HOSTS,
     all_shards,
@@ -41,6 +42,8 @@ from mesh_pilot.world.shards import (
     subshards,
 )
 from mesh_pilot.world.view import View
+
+_NO_SHARDS = (WILDCARD_HOSTS, ASKING)
 
 
 @attrs.frozen(cache_hash=True)
@@ -135,8 +138,8 @@ def egress_virtual_services(
     view: View, scope: OutboundScope, egress: Egress, shard: int
 ) -> tuple[VirtualServiceMeta, ...]:
     """The VirtualServices behind an egress listener, in order of precedence: those with a host, or a wildcard for a
-    service, in a shard of the scope. For ``WILDCARD_HOSTS`` all with a wildcard host."""
-    if shard == WILDCARD_HOSTS or shard.bit_length() == view.shard_bits() + 1:
+    service, in a shard of the scope. For ``WILDCARD_HOSTS`` all with a wildcard host, for ``ASKING`` all that ask."""
+    if shard in _NO_SHARDS or shard.bit_length() == view.shard_bits() + 1:
         return _imported_virtual_services(view, scope.namespace, egress, shard)
     return _virtual_services_of_subshards(view, scope.namespace, egress, shard)
 
@@ -228,7 +231,7 @@ def _imported_virtual_services(
     if egress.index >= 0:
         metas = tuple(meta for meta in metas if _imports_any(egress, meta))
     with_wildcard = (
-        _imported_virtual_services(view, namespace, egress, WILDCARD_HOSTS) if shard != WILDCARD_HOSTS else ()
+        _imported_virtual_services(view, namespace, egress, WILDCARD_HOSTS) if shard not in _NO_SHARDS else ()
     )
     if not with_wildcard:
         return metas

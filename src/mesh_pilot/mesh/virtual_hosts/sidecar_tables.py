@@ -110,7 +110,7 @@ def shard_hosts(view: View, shard: TableShard) -> tuple[PlannedHost, ...]:
     if shard.shard == CROSS_SHARD:
         return _contested_hosts_planned(view, shard.table, shard.contested)
     hosts = _lone_shard(view, shard.table, shard.shard).hosts
-    return tuple(h for h in hosts if _host_of(h) not in shard.contested) if shard.contested else hosts
+    return tuple(h for h in hosts if host_of(h) not in shard.contested) if shard.contested else hosts
 
 
 def egress_for(listeners: Iterable[Egress], name: TableName) -> Egress | None:
@@ -158,7 +158,7 @@ def _sniffed_hosts(view: View, table: SidecarTable, host: str) -> tuple[PlannedH
     lone = _lone_shard(view, table, table_shard_of(view, table, host))
     # The name of a service is nobody's short form. Only an address, a wildcard or upper case can be another's, too.
     if not host.startswith("*") and not is_address(host) and host.lower() not in lone.contested:
-        found = _with_domain((h for h in lone.hosts if _host_of(h) == host), host)
+        found = _with_domain((h for h in lone.hosts if host_of(h) == host), host)
     if found is None:
         every = [planned for shard in _table_shards(view, table) for planned in shard_hosts(view, shard)]
         found = _with_domain(every, host)
@@ -228,7 +228,7 @@ def _contested_hosts(view: View, table: SidecarTable) -> frozenset[str]:
         for lone in shards.values()
         if not lone.tokens.isdisjoint(contested)
         for planned in lone.hosts
-        if token_of(host := _host_of(planned)) in contested or any(token_of(d) in contested for d in planned.domains)
+        if token_of(host := host_of(planned)) in contested or any(token_of(d) in contested for d in planned.domains)
     )
 
 
@@ -249,5 +249,6 @@ def _contested_hosts_planned(view: View, table: SidecarTable, hosts: frozenset[s
     return _in_order(planned)
 
 
-def _host_of(planned: PlannedHost) -> str:
+def host_of(planned: PlannedHost) -> str:
+    """The host that a virtual host is of."""
     return planned.name.rpartition(":")[0].removeprefix("[").removesuffix("]")

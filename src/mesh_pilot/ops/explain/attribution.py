@@ -26,7 +26,6 @@ from mesh_pilot.mesh.reach.visibility import scope_service
 from mesh_pilot.mesh.routing.l4 import MatchContext
 from mesh_pilot.mesh.routing.origins import FieldOfObject, route_origins
 from mesh_pilot.mesh.selection.workloads import oldest_general
-from mesh_pilot.mesh.virtual_hosts.authorizers import plain_table_name
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import planned_gateway_hosts
 from mesh_pilot.mesh.virtual_hosts.host_candidates import SidecarTable, table_shard_of
 from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, ServiceRoutes
@@ -40,7 +39,7 @@ from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
 )
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType
-from mesh_pilot.model.resource import table_of
+from mesh_pilot.model.resource import plain_table_name, table_of
 from mesh_pilot.model.service import UNSPECIFIED, Service
 from mesh_pilot.ops.explain.fields import Decider, decider, deciders, service_decider
 from mesh_pilot.ops.explain.l4_fields import l4_field
@@ -188,7 +187,7 @@ class Attribution:
             servers = tables.get(plain_table_name(table), ())
             yield from planned_gateway_hosts(view, scope, servers) if servers else ()
             return
-        parsed = parse_table(table)
+        parsed = parse_table(plain_table_name(table))
         if parsed is None:
             return
         if parsed.sniffed:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mesh_pilot.base.reading import as_object, as_objects, as_string, as_strings
 from mesh_pilot.explain.inspection.dump import ConfigDump, DumpedResource, Message
 from mesh_pilot.explain.inspection.listings.listing import Listing, Row, listing, named
-from mesh_pilot.model.resource import ROUTE
+from mesh_pilot.model.resource import ROUTE, plain_table_name
 
 COLUMNS = ("NAME", "VHOST NAME", "DOMAINS", "MATCH", "VIRTUAL SERVICE")
 SHORT_COLUMNS = ("NAME", "VIRTUAL HOSTS")
@@ -20,7 +20,7 @@ PASSTHROUGH = "PassthroughCluster"
 
 def list_routes(dump: ConfigDump, name: str = "", *, verbose: bool = True) -> Listing:
     """The route tables, by number and name; `verbose`: with their routes, but for those to where clients called."""
-    found = sorted((each for each in _tables(dump) if name in ("", each.name)), key=_order)
+    found = sorted((each for each in _tables(dump) if name in ("", each.name, plain_table_name(each.name))), key=_order)
     if not verbose:
         rows = [Row((each.name, str(len(as_objects(each.message, "virtual_hosts")))), each) for each in found]
         return listing(dump, SHORT_COLUMNS, rows)
@@ -34,7 +34,8 @@ def _tables(dump: ConfigDump) -> list[DumpedResource]:
 
 
 def _order(table: DumpedResource) -> tuple[bool, int, str]:
-    number = int(table.name) if table.name.isascii() and table.name.isdigit() and len(table.name) < 6 else 0
+    name = plain_table_name(table.name)
+    number = int(name) if name.isascii() and name.isdigit() and len(name) < 6 else 0
     return not number, number, table.name
 
 

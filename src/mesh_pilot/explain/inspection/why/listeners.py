@@ -11,6 +11,7 @@ import attrs
 from mesh_pilot.explain.inspection.why.chains import PLAINTEXT, TLS, ChainConnection
 from mesh_pilot.explain.inspection.why.matchers import Message
 from mesh_pilot.explain.inspection.why.request import WhyRequest
+from mesh_pilot.model.resource import plain_table_name
 
 WILDCARDS = ("0.0.0.0", "::")
 LOOPBACKS = ("127.0.0.1", "::1")
@@ -59,14 +60,16 @@ def listener_facts(listener: Mapping[str, Any]) -> ListenerFacts:
         direction=str(listener.get("traffic_direction", "")),
         captures=listener.get("use_original_dst") is True,
         binds=listener.get("bind_to_port", True) is not False,
-        is_http_proxy=any(_table_of(chain) == HTTP_PROXY for chain in listener.get("filter_chains", ())),
+        is_http_proxy=any(
+            plain_table_name(_table_of(chain)) == HTTP_PROXY for chain in listener.get("filter_chains", ())
+        ),
         is_udp=socket.get("protocol") == "UDP",
     )
 
 
 def _table_of(chain: Message) -> str:
     configs = (each.get("typed_config", {}) for each in chain.get("filters", ()))
-    return next((str(c["rds"].get("route_config_name", "")) for c in configs if "rds" in c), "")
+    return plain_table_name(next((str(c["rds"].get("route_config_name", "")) for c in configs if "rds" in c), ""))
 
 
 def find_listener(
