@@ -98,7 +98,7 @@ async def test_a_sidecar_asks_about_the_rules_of_the_hosts_that_name_a_server(
             await mesh.assert_all_taken()
 
 
-@pytest.mark.parametrize("how", ["whole", "delta"])
+@pytest.mark.parametrize("how", ["whole", "delta", "split"])
 async def test_a_change_lets_no_request_of_a_sidecar_pass_unasked(tmp_path: Path, free_ports: Ports, how: str) -> None:
     """Connections outlive the filters that they began with."""
     port, asked = free_ports(2)
@@ -115,7 +115,8 @@ async def test_a_change_lets_no_request_of_a_sidecar_pass_unasked(tmp_path: Path
             for n in range(4)
         ]
         await mesh.apply(services + route("one", rule("/open", "one", port)))
-        await mesh.envoy(CLIENT, delta=how == "delta")
+        metadata = {**CLIENT.metadata, "VIRTUAL_HOSTS": "split"} if how == "split" else CLIENT.metadata
+        await mesh.envoy(attrs.evolve(CLIENT, metadata=metadata), delta=how != "whole")
         url = f"http://127.0.0.1:{port}/asked"
         async with httpx.AsyncClient(timeout=60, trust_env=False, http2=True, http1=False) as client:
             for number, config in enumerate(guarded):

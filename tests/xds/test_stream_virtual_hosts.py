@@ -16,6 +16,7 @@ from mesh_pilot.model.events import Delete
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, table_of
 from mesh_pilot.world import World
 from mesh_pilot.xds.ads.messages import Code, Node, Response, StreamError, Variant
+from mesh_pilot.xds.ads.references import references_of
 from tests.support.worlds import update, world_of
 from tests.xds.driver import Delta, Sotw, names
 
@@ -126,6 +127,41 @@ def test_hosts_of_a_table_that_the_client_lets_go_of_are_removed(client: Delta) 
     client.ask(ROUTE, unsubscribe=["9000"])
     (response,) = client.settle()
     assert (response.type_url, response.resources, sorted(response.removed)) == (VIRTUAL_HOST, (), [REST9000, C])
+
+
+def test_hosts_of_a_table_that_is_gone_stay_as_long_as_the_client_asks_for_the_table(
+    client: Delta, world: World
+) -> None:
+    """A listener that drains keeps its table, of which Envoy takes no removal; of virtual hosts it would."""
+    start(client, "80", "9000")
+    guarded = """
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: b, namespace: shop}
+spec:
+  parentRefs: [{group: networking.istio.io, kind: ServiceEntry, name: b}]
+  rules:
+  - filters:
+    - type: ExternalAuth
+      externalAuth:
+        protocol: HTTP
+        backendRef: {group: networking.istio.io, kind: Hostname, name: c.test, port: 9000}
+        http: {}
+    backendRefs: [{group: networking.istio.io, kind: Hostname, name: b.test, port: 80}]
+"""
+    update(world, guarded)
+    listener, table = client.settle()
+    assert (listener.type_url, table.type_url, table.resources, table.removed) == (LISTENER, ROUTE, (), ("80",))
+    update(world, routes("a", 218))
+    assert client.settle() == []
+    (name,) = references_of(listener.resources[0]).of(ROUTE)
+    client.ask(ROUTE, name)
+    table, hosts = client.settle()
+    assert (names(table), len(hosts.resources), hosts.removed) == ([name], 3, ())
+    client.ask(ROUTE, unsubscribe=["80"])
+    (response,) = client.settle()
+    assert (response.type_url, response.resources, sorted(response.removed)) == (VIRTUAL_HOST, (), [A, REST80, B])
 
 
 def test_a_table_that_is_asked_for_again_gets_all_its_hosts_again(client: Delta) -> None:

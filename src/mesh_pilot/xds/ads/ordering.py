@@ -15,7 +15,8 @@ The rules, as in Envoy's "Eventual consistency considerations" and decision 003:
   listener that is gone while that drains, and a listener that comes back takes it as it is.
 * Virtual hosts that are separate resources go after their route table, and all of them whenever the table is new to
   the client: Envoy subscribes to them once, for all its tables, drops those of a table that it does not have, and does
-  not say when it has it again (Envoy: VHDS over ADS).
+  not say when it has it again (Envoy: VHDS over ADS). They stay as long as it requests their table, also where that is
+  gone: Envoy keeps a table as it is for the connections of a listener that drains.
 
 A client that reconnects (decision 011) has all of this already, so nothing may be taken from it before it has told what
 it has. It gets a short grace period to request its listeners and routes again; then clusters that are gone are
@@ -212,6 +213,8 @@ class PushOrder:
             )
         if subscription.type_url == ENDPOINT:
             return subscription.pending(must_stay=self._is_cluster_retiring, stand_in=self._stand_in())
+        if subscription.type_url == VIRTUAL_HOST:
+            return subscription.pending(must_stay=self._is_of_gone_table)
         return subscription.pending()
 
     def must_wait(self, subscription: Subscription, pending: PendingResponse, on_hold: Collection[str]) -> bool:
@@ -332,6 +335,15 @@ class PushOrder:
             return False
         self._refresh(clusters)
         return clusters.is_retiring(name)
+
+    def _is_of_gone_table(self, host: str) -> bool:
+        """True for a virtual host of a table that is gone, while the client has it for connections that are left."""
+        routes = self._subscriptions.get(ROUTE)
+        if routes is None:
+            return False
+        self._refresh(routes)
+        table = table_of(host)
+        return routes.is_subscribed(table) and bool(routes.absent(frozenset((table,))))
 
     # -- clusters that are gone and that a reconnecting client may have
 
