@@ -39,12 +39,17 @@ CLUSTERS = ["outbound|9080||reviews.test", "outbound|9080||ledger.test"]
 class Asked:
     """A plane with a proxy in the shop and one in the bank, and questions to it."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: httpx.AsyncClient, config: Path) -> None:
         self._client = client
+        self.config = config
+
+    async def text(self, path: str) -> str:
+        return (await self._client.get(path)).text
 
     async def __call__(self, path: str, token: str = SHOP) -> Any:
         reply = await self._client.get(f"/api/v1{path}", headers={"authorization": f"Bearer {token}"})
-        return reply.json() | {"status": reply.status_code}
+        found = reply.json()
+        return (found if isinstance(found, dict) else {"items": found}) | {"status": reply.status_code}
 
 
 @pytest.fixture
@@ -73,7 +78,7 @@ async def asked(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 answer = DiscoveryRequest(type_url=type_url, resource_names=names, **given, **refused)
                 await proxy.send_message(answer)
         client = httpx.AsyncClient(base_url=f"http://{plane.addresses.http}", trust_env=False, timeout=60)
-        yield Asked(await stack.enter_async_context(client))
+        yield Asked(await stack.enter_async_context(client), config)
 
 
 async def test_why_is_for_those_who_may_view_the_proxy_and_follows_to_proxies_that_they_may_view(asked: Asked) -> None:
@@ -146,6 +151,27 @@ async def test_an_object_is_described_with_what_only_translators_see_of_it(asked
     assert [(each["code"], each["text"], each["field"]) for each in found["warnings"] if each["code"]] == [
         ("MP0008", "no service limiter.test is known: nothing is limited", "spec.service.host")
     ]
+
+
+async def test_what_is_held_of_a_source_is_named_as_far_as_one_may_view_it(asked: Asked) -> None:
+    for file in asked.config.iterdir():
+        file.unlink()
+
+    async def held(path: str, token: str) -> list[str]:
+        answer = await asked(path, token)
+        rows = [each for each in answer["sources" if path == "/rejections" else "causes"] if each["state"] == "held"]
+        return sorted(name for row in rows for name in (row["names"] if "names" in row else row["touches"]["names"]))
+
+    async def is_held() -> bool:
+        return bool(await held("/rejections", ALL))
+
+    await eventually(is_held, what="the folder is empty")
+    mine = ["GlobalRateLimit/shop/limits", "ServiceEntry/shop/reviews"]
+    for path in ("/rejections", "/now"):
+        assert await held(path, ALL) == sorted([*mine, "ServiceEntry/bank/ledger"])
+        assert await held(path, SHOP) == mine
+    told = [await asked(path) for path in ("/now", "/sources", "/status")]
+    assert "ledger" not in f"{told} {await asked.text('/ready')}"
 
 
 async def test_history_tells_by_no_filter_what_is_of_other_namespaces(asked: Asked) -> None:

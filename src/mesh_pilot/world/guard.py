@@ -103,7 +103,13 @@ def names_of(keys: Iterable[Key]) -> str:
 
 
 def _names(keys: Iterable[Key]) -> list[str]:
-    return list(dict.fromkeys("/".join(filter(None, key[1:])) or key[0] for key in keys))
+    return list(dict.fromkeys(map(_name, keys)))
+
+
+def _name(key: Key) -> str:
+    """``VirtualService/shop/reviews``, ``service/web.shop/shop``: a service and its endpoints have the same."""
+    kinds = {"config": (), "service": ("service",), "endpoints": ("service",)}
+    return "/".join(filter(None, (*kinds.get(key[0], key[:1]), *key[1:])))
 
 
 def accept_command(source: str) -> str:

@@ -14,7 +14,7 @@ from mesh_pilot.model.json import SPREAD, Json
 from mesh_pilot.ops.api.history import row_for
 from mesh_pilot.ops.api.rollout import RolloutStatus, rollout_for
 from mesh_pilot.ops.api.route import ApiTopic, Found
-from mesh_pilot.ops.api.visitors import Role, Scope, sees, sees_all, visitor_of
+from mesh_pilot.ops.api.visitors import Role, Scope, sees, sees_all, sees_name, visitor_of
 from mesh_pilot.ops.causes.cause import NAMED
 from mesh_pilot.ops.causes.now import MOST_CAUSES, NowOfPlane, PlaneNow, sentence
 from mesh_pilot.ops.plane.state import PlaneState
@@ -113,7 +113,7 @@ async def now(state: PlaneState, request: Request) -> Found:
     plane = PlaneNow.of(state)
     found = await plane.get()
     if not sees_all(request):
-        found = plane.seen(found, sees(request))
+        found = plane.seen(found, sees(request), sees_name(request))
     begin = datetime.now(UTC) - LAST
     rows = takewhile(lambda row: row.record.at >= begin, remembered_rows(state))
     return PlaneNowAnswer(found, _rollout(state, request), [row_for(request, each) for each in islice(rows, SHOWN)])

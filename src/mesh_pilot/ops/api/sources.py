@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from mesh_pilot.ops.api.route import ApiTopic, Found
-from mesh_pilot.ops.api.visitors import Scope
+from mesh_pilot.ops.api.visitors import Scope, sees_name
 from mesh_pilot.ops.causes.sources import assess_sources
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.sources import SourceStatus, source_states
@@ -19,5 +19,5 @@ routes = ApiTopic()
     answers=list[SourceStatus],
     scope=Scope.ANY,
 )
-async def listed(state: PlaneState, _: Request) -> Found:
-    return list(source_states(state, assess_sources(state)))
+async def listed(state: PlaneState, request: Request) -> Found:
+    return list(source_states(state, assess_sources(state), sees_name(request)))

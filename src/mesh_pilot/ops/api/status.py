@@ -99,13 +99,16 @@ def _seen_by(request: Request) -> Seen | None:
         own = [each for each in proxies if is_seen(each.rpartition(".")[2])]
         if not own and (objects or proxies) and not any(map(is_seen_name, objects)):
             return None
-        return {**entry, "proxies": own} if "proxies" in entry else entry
+        held = ("names", "security") if "to_let_them_go" in entry else ()  # of a source's objects
+        told = {name: [*filter(is_seen_name, entry[name])] for name in held if entry.get(name)}
+        return {**entry, **told, **({"proxies": own} if "proxies" in entry else {})}
 
     return answer
 
 
 def _several(value: Any) -> list[str]:
-    return value if isinstance(value, list) else [value] if value else []
+    """The names that a member of an entry has; some have a number there."""
+    return value if isinstance(value, list) else [value] if value and isinstance(value, str) else []
 
 
 def plane_status(state: PlaneState) -> PlaneStatus:

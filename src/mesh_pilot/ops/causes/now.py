@@ -21,7 +21,7 @@ from mesh_pilot.explain.analysis.findings import AnalysisMessage, Level
 from mesh_pilot.explain.truth.facts import Key, PlaneFacts
 from mesh_pilot.explain.truth.states import Truth, TruthState
 from mesh_pilot.model.counts import counted
-from mesh_pilot.ops.causes.cause import Cause, together
+from mesh_pilot.ops.causes.cause import Cause, CauseKind, together
 from mesh_pilot.ops.causes.findings import Findings
 from mesh_pilot.ops.causes.objects import conflict_causes, kept_back, object_causes
 from mesh_pilot.ops.causes.plane import NextCertificate, ending_certificates, plane_causes, root_end
@@ -124,7 +124,7 @@ class _Apart:
     facts: PlaneFacts
     every: Sequence[AssessedProxy]
     objects: Sequence[Cause]
-    others: Sequence[Cause]
+    plane: Sequence[Cause]
 
 
 class PlaneNow:
@@ -220,14 +220,15 @@ class PlaneNow:
             facts,
             every,
             objects=[*object_causes(state, facts, fleet, errors), *conflict_causes(state, self._conflicting(facts))],
-            others=[*source_causes(state), *plane_causes(state, len(names))],
+            plane=[*plane_causes(state, len(names))],
         )
         found = together(
             chain(
                 self._apart.objects,
                 proxy_causes(state, facts, every),
                 service_causes(state, self._health.ill, self._health.total),
-                self._apart.others,
+                source_causes(state),
+                self._apart.plane,
                 ending,
             )
         )
@@ -264,9 +265,14 @@ class PlaneNow:
             analysis=self._analysed(),
         )
 
-    def seen(self, found: NowOfPlane, is_seen: Callable[[str], bool]) -> NowOfPlane:
-        """An answer for those who may view some namespaces: the causes in them, and what they have counted."""
-        world, (certificate, causes) = self._state.world, self._causes_in(is_seen)
+    def seen(
+        self, found: NowOfPlane, is_seen: Callable[[str], bool], is_name_seen: Callable[[str], bool]
+    ) -> NowOfPlane:
+        """An answer for those who may view some namespaces: the causes in them, and what they have counted.
+
+        ``is_name_seen``: the same of names, such as ``VirtualService/shop/reviews``.
+        """
+        world, (certificate, causes) = self._state.world, self._causes_in(is_seen, is_name_seen)
         proxies: dict[str, Any] = {name: sum(map(is_seen, group.values())) for name, group in self._groups.items()}
         totals = attrs.evolve(
             found.totals,
@@ -286,7 +292,9 @@ class PlaneNow:
             analysis=self._analysed(is_seen),
         )
 
-    def _causes_in(self, is_seen: Callable[[str], bool]) -> tuple[NextCertificate | None, list[Cause]]:
+    def _causes_in(
+        self, is_seen: Callable[[str], bool], is_name_seen: Callable[[str], bool]
+    ) -> tuple[NextCertificate | None, list[Cause]]:
         """The next certificate to end and the causes of the latest answer, as they are in some namespaces."""
         state, apart = self._state, self._apart
         if apart is None:
@@ -294,12 +302,13 @@ class PlaneNow:
         every = [each for each in apart.every if is_seen(each.proxy.namespace)]
         ill = {key: each for key, each in self._health.ill.items() if is_seen(key.namespace)}
         services = sum(each is not None and is_seen(key.namespace) for key, each in state.world.services.items())
-        own = (each for each in (*apart.objects, *apart.others) if is_seen(each.subject.namespace))
+        own = (each for each in (*apart.objects, *apart.plane) if is_seen(each.subject.namespace))
         certificate, ending = ending_certificates(state, every)
         found = together(
             chain(
                 (_with_names_in(each, is_seen) for each in own),
                 proxy_causes_in(state, apart.facts, every, is_seen),
+                source_causes(state, is_name_seen),
                 service_causes(state, ill, services),
                 ending,
             )
@@ -350,7 +359,8 @@ def _with_names_in(cause: Cause, is_seen: Callable[[str], bool]) -> Cause:
     if cause.touches.what != "proxies":
         return cause
     names = [each for each in cause.touches.names if is_seen(each.partition(".")[2])]
-    return attrs.evolve(cause, touches=attrs.evolve(cause.touches, names=names))
+    where = "" if cause.kind is CauseKind.PLANE else cause.where  # the objects of an internal error
+    return attrs.evolve(cause, where=where, touches=attrs.evolve(cause.touches, names=names))
 
 
 def _sentence(causes: int, totals: NowTotals) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import trio
@@ -59,23 +59,24 @@ def _since(assessment: Assessment, since: datetime) -> Assessment:
     return Assessment(assessment.state, assessment.severity, assessment.why, since)
 
 
-def source_causes(state: PlaneState) -> Iterator[Cause]:
-    """The causes about sources, and about all else that gives this plane its data."""
+def source_causes(state: PlaneState, is_seen: Callable[[str], bool] = lambda _: True) -> Iterator[Cause]:
+    """The causes about sources, and about all else that gives this plane its data, with the names of objects that are
+    to be told."""
     held = state.reducer.intake.held()
     items = {each.source.name: each.source.statistics().items for each in state.supervisors}
     for name, found in assess_sources(state).items():
         if found.severity is Gravity.OK:
             continue
         own = held.get(name)
-        names = own.names() if own is not None else []
-        count = len(names) if own is not None else items.get(name, 0)
+        names = [*filter(is_seen, own.names())] if own is not None else []
+        count = own.objects if own is not None else items.get(name, 0)
         yield Cause(
             kind=CauseKind.SOURCE,
             subject=CauseSubject("Source", "", name),
             assessment=found,
             touches=CauseReach(count, None, "objects", names[:5]),
             command=accept_command(shlex.quote(name)) if own is not None else "mesh-pilot admin status",
-            more=_more(own),
+            more=_more(own, is_seen),
         )
     for name, why in state.stale().items():
         if name not in items:  # a signer, a worker
@@ -88,8 +89,9 @@ def source_causes(state: PlaneState) -> Iterator[Cause]:
             )
 
 
-def _more(held: HeldObjects | None) -> str:
+def _more(held: HeldObjects | None, is_seen: Callable[[str], bool]) -> str:
     if held is None:
         return "what it gave last is kept"
-    security = f"; among them {', '.join(held.security[:NAMED])}" if held.security else ""
+    named = [*filter(is_seen, held.security)][:NAMED]
+    security = f"; among them {', '.join(named)}" if named else ""
     return f"if they are gone for good, the command lets them go{security}"

@@ -3,7 +3,7 @@ earlier run), held (lost at once), or blind."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import attrs
@@ -62,9 +62,12 @@ class SourceStatus:
     conditions: Sequence[SourceCondition]
 
 
-def source_states(state: PlaneState, assessments: Mapping[str, Assessment]) -> Iterator[SourceStatus]:
-    """Every source, also those that came later. ``assessments``: by name."""
-    conditions, held = list(source_conditions(state)), state.reducer.intake.held()
+def source_states(
+    state: PlaneState, assessments: Mapping[str, Assessment], is_seen: Callable[[str], bool]
+) -> Iterator[SourceStatus]:
+    """Every source, also those that came later. ``assessments``: by name; ``is_seen``: which names of objects are
+    told."""
+    conditions, held = list(source_conditions(state, is_seen)), state.reducer.intake.held()
     now = trio.current_time()
     for supervisor in state.supervisors:
         own = supervisor.statistics()
@@ -85,8 +88,8 @@ def source_states(state: PlaneState, assessments: Mapping[str, Assessment]) -> I
         )
 
 
-def source_conditions(state: PlaneState) -> Iterator[SourceCondition]:
-    """An entry for each source and condition."""
+def source_conditions(state: PlaneState, is_seen: Callable[[str], bool] = lambda _: True) -> Iterator[SourceCondition]:
+    """An entry for each source and condition, with the names of objects that are to be told."""
     now = datetime.now(UTC)
     for source, confirmed_at in sorted(state.reducer.intake.stale().items()):
         yield SourceCondition(
@@ -117,8 +120,8 @@ def source_conditions(state: PlaneState) -> Iterator[SourceCondition]:
             seconds=round(seconds),
             reason=held.reason,
             objects=held.objects,
-            names=held.names()[:NAMED],
-            security=held.security,
+            names=[*filter(is_seen, held.names())][:NAMED],
+            security=[*filter(is_seen, held.security)],
             effect="they are kept until the source has them again",
             to_let_them_go=accept_command(source),
         )
@@ -131,6 +134,7 @@ def _to_second(at: datetime) -> str:
 def ready_lines(state: PlaneState, *, verbose: bool) -> Iterator[str]:
     """A line for each held picture; `verbose`: with names, and what to do. Stale ones: see `PlaneState.stale`."""
     for source, held in sorted(state.reducer.intake.held().items()):
-        security = f", among them {', '.join(held.security)}" if held.security else ""
+        security = f", {len(held.security)} of them security policies" if held.security else ""
         line = f"{source}: held: {held.reason}, and {held.objects} are kept{security}"
-        yield f"{line}: {held.first_names}; to let them go: {accept_command(source)}" if verbose else line
+        named = ", ".join(dict.fromkeys((*held.security, held.first_names)))
+        yield f"{line}: {named}; to let them go: {accept_command(source)}" if verbose else line
