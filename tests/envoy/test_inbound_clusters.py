@@ -96,10 +96,13 @@ def test_the_oldest_service_of_a_port_declares_it() -> None:
     assert http_options(cluster).explicit_http_config.HasField("http2_protocol_options")
 
 
-def test_only_the_connection_pool_of_a_rule_is_for_the_services_own_side() -> None:
-    policy = "{connectionPool: {tcp: {maxConnections: 7}}, outlierDetection: {}, tls: {mode: SIMPLE}}"
+def test_only_the_limits_of_a_rule_are_for_the_services_own_side() -> None:
+    """The connection pool and, as in Istio 1.29, the retry budget."""
+    limits_of_rule = "connectionPool: {tcp: {maxConnections: 7}}, retryBudget: {percent: 30}"
+    policy = f"{{{limits_of_rule}, outlierDetection: {{}}, tls: {{mode: SIMPLE}}}}"
     cluster = clusters(ENTRY + rule(policy))["inbound|8080||"]
-    assert cluster.circuit_breakers.thresholds[0].max_connections.value == 7
+    (limits,) = cluster.circuit_breakers.thresholds
+    assert (limits.max_connections.value, limits.retry_budget.budget_percent.value) == (7, 30)
     assert not cluster.HasField("outlier_detection")
     assert not cluster.HasField("transport_socket")
 
@@ -115,6 +118,11 @@ def test_the_sidecars_pools_go_before_the_rules() -> None:
     text = ENTRY + rule("{connectionPool: {tcp: {maxConnections: 7}}}")
     found = clusters(text + sidecar_config("inboundConnectionPool: {tcp: {maxConnections: 5}}"))
     assert found["inbound|8080||"].circuit_breakers.thresholds[0].max_connections.value == 5
+    budget = ENTRY + rule("{retryBudget: {percent: 30}}")
+    (limits,) = clusters(budget + sidecar_config("inboundConnectionPool: {tcp: {maxConnections: 5}}"))[
+        "inbound|8080||"
+    ].circuit_breakers.thresholds
+    assert (limits.max_connections.value, limits.retry_budget.budget_percent.value) == (5, 30)
     listener = "{port: {number: 9080, name: http, protocol: HTTP}, connectionPool: {tcp: {maxConnections: 3}}}"
     found = clusters(
         text + sidecar_config(f"inboundConnectionPool: {{tcp: {{maxConnections: 5}}}}, ingress: [{listener}]")

@@ -98,8 +98,9 @@ def inbound_clusters(view: View, workload: Workload) -> Plan:
 def inbound_cluster(view: View, key: InboundClusterKey) -> Resource | None:
     """The cluster for one port of an application."""
     defaults = cluster_defaults(view)
-    # Of a DestinationRule only the connection pool applies on the server side.
-    pool = _sidecar_pool(view, key) or traffic_policy(view, key.rule, key.service_port).connection_pool
+    # Of a DestinationRule only connection pool and retry budget apply on the server side; a Sidecar has no budget.
+    policy = traffic_policy(view, key.rule, key.service_port)
+    pool = _sidecar_pool(view, key) or policy.connection_pool
     http = pool.http if pool else None
     message = Cluster(name=inbound(key.port))
     message.common_lb_config.SetInParent()
@@ -109,7 +110,7 @@ def inbound_cluster(view: View, key: InboundClusterKey) -> Resource | None:
         message.alt_stat_name = inbound_stat_name(defaults.inbound_stat_name, service, port)
     _apply_target(message, key.target)
     _bind(message, key.sources)
-    applied = attrs.evolve(NO_POLICY, connection_pool=pool)
+    applied = attrs.evolve(NO_POLICY, connection_pool=pool, retry_budget=policy.retry_budget)
     apply_connection_pool(message, applied, defaults, inbound_http(key.protocol, http))
     apply_proxy_settings(view, message, key.settings)
     return resource_of(message.name, message, _configs(service, key))
