@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import permutations
 
 import pytest
 
@@ -162,6 +163,32 @@ def test_a_rule_that_is_exported_to_more_namespaces_adds_to_the_older_one() -> N
     )
     assert followed(world, "one") == ["shop/old", "shop/young"]
     assert followed(world, "two") == ["shop/young"]
+
+
+@pytest.mark.parametrize("ages", list(permutations((1, 2, 3))))
+def test_private_rules_of_several_namespaces_are_for_these_alone_and_hide_the_public_one(ages: tuple[int, ...]) -> None:
+    """As in Istio: rules of different namespaces are never merged, whatever their age."""
+    own, other, public = ages
+    world = world_of(
+        destination_rule("own", "one", STORE.host, 1, created=own, more="exportTo: ['.']\n  subsets: [{name: v1}]")
+        + destination_rule("other", "two", STORE.host, 2, created=other, more="exportTo: ['.']")
+        + destination_rule("public", "shop", "store", 3, created=public, more="subsets: [{name: v3}]")
+    )
+    assert followed(world, "one") == ["one/own"]
+    assert followed(world, "two") == ["two/other"]
+    assert followed(world, "shop") == followed(world, "far") == ["shop/public"]
+    assert followed(world, "istio-system") == ["shop/public"]
+
+
+def test_a_rule_between_two_that_are_merged_leaves_them_so() -> None:
+    """In Istio the third is alone then, and hides the first."""
+    world = world_of(
+        destination_rule("first", "shop", "store", 1, created=1, more="subsets: [{name: v1}]")
+        + destination_rule("private", "shop", "store", 2, created=2, more="exportTo: [one]")
+        + destination_rule("third", "shop", "store", created=3, more="subsets: [{name: v3}]")
+    )
+    assert followed(world, "far") == followed(world, "shop") == ["shop/first", "shop/third"]
+    assert followed(world, "one") == ["shop/private"]
 
 
 def test_a_workload_selector_picks_clients_of_its_own_namespace() -> None:
