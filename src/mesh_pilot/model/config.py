@@ -54,7 +54,7 @@ SHADOWED = "is already defined at"
 
 
 def _cut(text: str) -> str:
-    """A text that quotes what somebody wrote, which may be of any size, as logs and pages take it."""
+    """A message that quotes what somebody wrote, which may be of any size, as logs and pages take it."""
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
 
 

@@ -154,7 +154,7 @@ _NOT_ACME = (
 
 
 class _Requests:
-    """What the library takes for a session of ``requests``: its requests are made by a fetcher, for its thread."""
+    """The session that the library wants of ``requests``: a fetcher makes its requests, for its thread."""
 
     def __init__(self, fetcher: Fetcher, heard: Callable[[requests.Response], None]) -> None:
         """``heard`` is given each answer first."""
@@ -164,7 +164,7 @@ class _Requests:
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str], data: str | bytes | None = None, **_: Any
     ) -> requests.Response:
-        """An answer, which is no redirect. Raises RequestException."""
+        """An answer other than a redirect. Raises RequestException."""
         content = data.encode() if isinstance(data, str) else data
         ask = partial(self._fetcher.ask, url, method=method, headers=headers, content=content)
         try:
@@ -281,6 +281,6 @@ def _brief(error: BaseException) -> str:
 
 
 def _shown(text: str, most: int = 500) -> str:
-    """What an issuer says, as people are shown it: of any length, it is written to a file and to the log."""
+    """The words of an issuer, as people are shown them: of any length, they are written to a file and to the log."""
     plain = "".join(each if each.isprintable() else " " for each in text[: most + 1])
     return plain if len(plain) <= most else f"{plain[:most]}..."
