@@ -178,6 +178,9 @@ def test_the_case_of_headers_is_kept_on_both_sides() -> None:
     for name in ("outbound|80||web.example", "inbound|80||"):
         kept = options(own_cluster(world, name, client)).explicit_http_config.http_protocol_options
         assert kept.header_key_format.HasField("stateful_formatter")
+    for name in ("PassthroughCluster", "InboundPassthroughCluster"):
+        kept = options(own_cluster(world, name, client)).use_downstream_protocol_config.http_protocol_options
+        assert kept.header_key_format.HasField("stateful_formatter")
 
 
 def test_applications_are_reached_at_the_loopback_address_where_the_mesh_says_so() -> None:

@@ -90,7 +90,7 @@ def inbound_clusters(view: View, workload: Workload) -> Plan:
     scope = workload.scope
     for key in _cluster_keys(view, workload):
         plan.setdefault(inbound(key.port), inbound_cluster.query(key))
-    plan[INBOUND_PASSTHROUGH] = inbound_passthrough.query(_passthrough_sources(scope))
+    plan[INBOUND_PASSTHROUGH] = inbound_passthrough.query(_passthrough_sources(scope), scope.meta(METADATA))
     return plan
 
 
@@ -117,12 +117,16 @@ def inbound_cluster(view: View, key: InboundClusterKey) -> Resource | None:
 
 
 @derived
-def inbound_passthrough(view: View, sources: tuple[str, ...]) -> Resource | None:
-    """The cluster for ports that no service declares: connections keep their destination."""
+def inbound_passthrough(view: View, sources: tuple[str, ...], settings: str) -> Resource | None:
+    """The cluster for ports that no service declares: connections keep their destination.
+
+    ``settings``: the ProxyConfig of the node itself.
+    """
     message = Cluster(name=INBOUND_PASSTHROUGH, type=Cluster.ORIGINAL_DST, lb_policy=Cluster.CLUSTER_PROVIDED)
     message.alt_stat_name = PASSTHROUGH  # one statistic for both directions, as in Istio
     _bind(message, sources)
     apply_connection_pool(message, PASSTHROUGH_POLICY, cluster_defaults(view), UpstreamHttp.AS_CLIENT)
+    apply_proxy_settings(view, message, settings)
     return resource_of(message.name, message)
 
 

@@ -24,6 +24,7 @@ from mesh_pilot.envoy.clusters.connection_pool import (
     PASSTHROUGH_POLICY,
     UpstreamHttp,
     apply_connection_pool,
+    apply_proxy_settings,
     verify_requested_host,
 )
 from mesh_pilot.envoy.clusters.dns import DnsClient, apply_dns, apply_dynamic_dns
@@ -96,7 +97,8 @@ def cluster_plans(view: View, scope: OutboundScope, locality: ProxyLocality) -> 
 def clusters_of_no_service(view: View, scope: OutboundScope) -> PlanQuery:
     """The query for a scope's clusters of no service."""
     resolves = scope.type is NodeType.SIDECAR and unknown_host(view, scope.sidecar) == REQUESTED_HOST
-    return other_clusters.query(scope.type, _client(view, scope) if resolves else None)
+    settings = scope.meta(PROXY_CONFIG) if scope.type is NodeType.SIDECAR else ""
+    return other_clusters.query(scope.type, settings, _client(view, scope) if resolves else None)
 
 
 @derived
@@ -126,11 +128,15 @@ def datagram_upstreams(view: View, scope: OutboundScope, locality: ProxyLocality
 
 
 @derived
-def other_clusters(_: View, of: NodeType, resolving: ClusterClient | None) -> Plan:
-    """The clusters that belong to no service; ``resolving``: the client, if undeclared hosts are resolved for it."""
+def other_clusters(_: View, of: NodeType, settings: str, resolving: ClusterClient | None) -> Plan:
+    """The clusters that belong to no service.
+
+    ``settings``: the ProxyConfig of the node itself. ``resolving``: the client, if undeclared hosts are resolved for
+    it.
+    """
     plan: dict[str, ResourceQuery] = {BLACK_HOLE: black_hole.query()}
     if of is NodeType.SIDECAR:
-        plan[PASSTHROUGH] = passthrough.query()
+        plan[PASSTHROUGH] = passthrough.query(settings)
     if resolving is not None:
         plan[REQUESTED_HOST] = requested_host.query(resolving)
     return plan
@@ -196,10 +202,11 @@ def black_hole(view: View) -> Resource | None:
 
 
 @derived
-def passthrough(view: View) -> Resource | None:
+def passthrough(view: View, settings: str) -> Resource | None:
     """The cluster that forwards to the connection's original destination."""
     message = Cluster(name=PASSTHROUGH, type=Cluster.ORIGINAL_DST, lb_policy=Cluster.CLUSTER_PROVIDED)
     apply_connection_pool(message, PASSTHROUGH_POLICY, cluster_defaults(view), UpstreamHttp.AS_CLIENT)
+    apply_proxy_settings(view, message, settings)
     return _of_no_service(view, message)
 
 
@@ -214,6 +221,7 @@ def requested_host(view: View, client: ClusterClient) -> Resource | None:
     defaults = cluster_defaults(view)
     apply_dynamic_dns(message, defaults, verified=verified)
     apply_connection_pool(message, PASSTHROUGH_POLICY, defaults, UpstreamHttp.AS_CLIENT)
+    apply_proxy_settings(view, message, client.settings)
     if tls is not None:
         peer = TlsPeer(
             identities=(),
