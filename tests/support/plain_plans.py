@@ -249,7 +249,8 @@ class _HostPlanner:
             names, short = service_names(service, self._scope.dns_domain)
             names += service_addresses(service, self._scope)
             port = 0 if self._port else draft.port
-            if domains := claims.take(names, short, port, without_port=bare, absolute=(service.host,)):
+            absolute = (service.host, f"*.{service.host}")
+            if domains := claims.take(names, short, port, without_port=bare, absolute=absolute):
                 yield name, domains
 
     def _ports(self, service: Service) -> Iterator[Port]:
