@@ -261,6 +261,7 @@ async def test_a_plane_starts_without_its_issuer_and_logins_say_so(tmp_path: Pat
             assert (await found.run(browser.get, "/ready")).status_code == 200
             reply = await found.run(browser.get, "/login/people")
             assert reply.status_code == 503 and "fail now; the control plane" in reply.text
+            assert (await found.run(browser.get, "/ready")).text.startswith(f"ready\nlogins: {found.issuer.url}/")
             assert (await found.ask("GET", "/api/v1/whoami", found.token())).status_code == 503
             await found.run(found.issuer.start)
 
@@ -268,6 +269,12 @@ async def test_a_plane_starts_without_its_issuer_and_logins_say_so(tmp_path: Pat
                 return bool((await found.run(browser.get, "/login/people")).status_code == 303)
 
             await eventually(is_sent_there, what="a login")
+
+            async def is_well() -> bool:
+                said = await found.ask("GET", "/api/v1/whoami", found.token())
+                return said.status_code == 200 and (await found.run(browser.get, "/ready")).text == "ready\n"
+
+            await eventually(is_well, what="nothing is told any more")
 
 
 async def test_while_the_issuer_is_away_known_keys_count_and_its_new_keys_are_found(

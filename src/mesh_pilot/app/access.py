@@ -68,6 +68,7 @@ def gate_of(files: AccessFiles, web: App, state: PlaneState, *, local: bool) -> 
             from mesh_pilot.ops.access.logins import Logins
 
             logins = Logins(files.people)
+            state.login_troubles.append(lambda: logins.trouble)
         return Gate(web, api_routes(state), file=files.tokens, logins=logins, local=local)
 
     return LaterApp("mesh_pilot.ops.access.gate", build)

@@ -47,14 +47,14 @@ class Severity(StrEnum):
 
 
 LONGEST_TEXT = 2000
-"""Characters of the texts of a Problem."""
+"""Characters of a string in a Problem."""
 
 SHADOWED = "is already defined at"
 """In the reason of a Problem: the object is good, but another one of its name is in force."""
 
 
 def _cut(text: str) -> str:
-    """A message that quotes what somebody wrote, which may be of any size, as logs and pages take it."""
+    """A string that quotes what somebody wrote, which may be of any size, as logs and pages take it."""
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
 
 

@@ -19,7 +19,7 @@ Line = dict[str, str]
 
 
 def rejected_name(rejected: Rejected) -> str:
-    """What is refused, ``VirtualService/shop/reviews``, ``secret/shop/edge``; empty if it could not be identified."""
+    """The refused thing, ``VirtualService/shop/reviews``, ``secret/shop/edge``; empty if it could not be identified."""
     key = rejected.key or ()
     return "/".join(key[1:] if key[:1] == ("config",) else key)
 

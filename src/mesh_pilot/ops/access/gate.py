@@ -261,8 +261,8 @@ class Gate:
     def _is_let_in(
         self, request: Request, person: tuple[Person, str] | None, before: Visitor, believed: TokenIssuer | None
     ) -> bool:
-        """True if a request would be let in now with the roles that its caller had before, which its stream was made
-        for: tokens are revoked, sessions end, and roles and the issuer that is believed are changed."""
+        """True if a request would be let in now with the roles that its caller had before, since a stream was
+        begun for these: tokens are revoked, sessions end, and roles and the issuer that is believed are changed."""
         if person is not None:
             if self._believed != believed:
                 return False

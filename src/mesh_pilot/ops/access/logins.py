@@ -90,6 +90,8 @@ class Logins:
         self._known: tuple[object, Provider, IssuerKeys] | None = None
         self._key = secrets.token_bytes(32)
         self._limit = trio.CapacityLimiter(AT_ONCE)
+        self._troubles: dict[str, str] = {}
+        """The reasons why the issuer could not be asked last, by what for."""
 
     def __repr__(self) -> str:
         return f"<Logins at {self.rules.client.issuer}>"
@@ -97,6 +99,11 @@ class Logins:
     @property
     def rules(self) -> PeopleRules:
         return self._file.rules()
+
+    @property
+    def trouble(self) -> str:
+        """The reason why the issuer cannot be asked, as of the last time; empty if all is well."""
+        return next(iter(self._troubles.values()), "")
 
     # -- tokens
 
@@ -120,10 +127,12 @@ class Logins:
             if token.issuer != rules.client.issuer:
                 raise LoginError(401, f"the token is not of the issuer {rules.client.issuer}")
             await check_token(token, rules.issuer, keys, self._now())
+            self._troubles.pop("keys", None)
             return rules.person(token.claims), token.claims
         except AuthenticationError as error:
             raise LoginError(401, f"the token is refused: {error}") from None
         except AuthenticatorUnavailable as error:
+            self._troubles["keys"] = str(error)
             raise LoginError(503, str(error)) from None
         except AccessError as error:
             raise LoginError(401, str(error)) from None
@@ -239,6 +248,7 @@ class Logins:
         stamp = (rules.client, rules.issuer)
         if self._known is None or self._known[0] != stamp:
             self._known = (stamp, Provider(rules.client), IssuerKeys(rules.issuer))
+            self._troubles.clear()
         return self._known[1], self._known[2]
 
     async def _asked(self, ask: Callable[[], Any]) -> Any:
@@ -248,17 +258,21 @@ class Logins:
             self._limit.acquire_nowait()
         except trio.WouldBlock:
             raise LoginError(503, "too many logins at the same time; try again") from None
+        trouble = ""
         try:
             return await ask()
         except ProviderRefusal as refusal:
             raise LoginError(403, f"the issuer refuses the login: {refusal}") from None
         except ProviderError as error:
+            trouble = str(error)
             log.warning("the issuer of logins cannot be asked", issuer=self.rules.client.issuer, reason=str(error))
             raise LoginError(
                 503, f"logins at {self.rules.client.issuer} fail now; the control plane's log says why"
             ) from None
         finally:
             self._limit.release()
+            self._troubles.pop("logins", None)
+            self._troubles |= {"logins": trouble} if trouble else {}
 
     def _begun(self, state: str, cookies: Mapping[str, str]) -> Begun:
         """The login that a browser has begun, by its cookie. Raises LoginError."""

@@ -119,7 +119,7 @@ class NowOfPlane:
 
 @attrs.frozen
 class _Apart:
-    """What the causes of an answer were made from, before those of several namespaces became one."""
+    """The parts of an answer's causes, before those of several namespaces became one."""
 
     facts: PlaneFacts
     every: Sequence[AssessedProxy]

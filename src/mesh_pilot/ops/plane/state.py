@@ -102,6 +102,8 @@ class PlaneState:
     _supervisors: Sequence[Supervisor] = ()
     signer: RemoteSigner | None = None
     """The CA elsewhere that signs certificates; None if mesh-pilot's CA does."""
+    login_troubles: list[Callable[[], str]] = attrs.field(factory=list)
+    """Each tells why the issuer of people's logins cannot be asked, empty if all is well: one a gate."""
     recorder: Recorder | None = None
     """The task that keeps the state; None if none is kept."""
     rpc_servers: list[Server] = attrs.field(factory=list)
@@ -249,10 +251,12 @@ class PlaneState:
         return gather(self.world, self.quarantine, progress, held, stale, self.catalog.as_written)
 
     def stale(self) -> dict[str, str]:
-        """Sources whose feed does not answer, and a CA elsewhere that does not sign, with the reason.
+        """Sources whose feed does not answer, a CA elsewhere that does not sign, and an issuer of logins that does not
+        answer, with the reason.
 
         What they gave last, perhaps in an earlier run, is kept. Readiness is unaffected.
         """
+        # It branches by what can be silent: each knows in its own way that it is.
         now = datetime.now(UTC)
         found: dict[str, str] = {}
         for source, at in self.reducer.intake.stale().items():
@@ -268,6 +272,8 @@ class PlaneState:
                 found.setdefault(supervisor.source.name, own.blindness)
         if self.signer is not None and (trouble := self.signer.statistics().trouble):
             found["signer"] = trouble
+        if trouble := next(filter(None, (tell() for tell in self.login_troubles)), ""):
+            found["logins"] = trouble
         if self.others is not None:
             for number, reason in self.others.missing().items():
                 found[f"worker {number}"] = f"{reason}; the others serve its proxies"

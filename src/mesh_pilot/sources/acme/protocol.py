@@ -150,11 +150,11 @@ _NOT_ACME = (
     OverflowError,
     RecursionError,
 )
-"""What the library raises for an answer that makes no sense."""
+"""The library's errors for an answer that makes no sense."""
 
 
 class _Requests:
-    """The session that the library wants of ``requests``: a fetcher makes its requests, for its thread."""
+    """The library's session of ``requests``: a fetcher makes its requests, for its thread."""
 
     def __init__(self, fetcher: Fetcher, heard: Callable[[requests.Response], None]) -> None:
         """``heard`` is given each answer first."""
@@ -164,7 +164,7 @@ class _Requests:
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str], data: str | bytes | None = None, **_: Any
     ) -> requests.Response:
-        """An answer other than a redirect. Raises RequestException."""
+        """The answer. Raises RequestException, also for a redirect."""
         content = data.encode() if isinstance(data, str) else data
         ask = partial(self._fetcher.ask, url, method=method, headers=headers, content=content)
         try:
@@ -281,6 +281,6 @@ def _brief(error: BaseException) -> str:
 
 
 def _shown(text: str, most: int = 500) -> str:
-    """The words of an issuer, as people are shown them: of any length, they are written to a file and to the log."""
+    """The words of an issuer as people are shown them: of any length, they come to a file and to the log."""
     plain = "".join(each if each.isprintable() else " " for each in text[: most + 1])
     return plain if len(plain) <= most else f"{plain[:most]}..."
