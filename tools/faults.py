@@ -105,6 +105,7 @@ class Copy:
             **os.environ,
             "PYTHONPATH": str(self.folder / "src"),  # comes before the checkout, which may be installed as editable
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))),
+            "TEST_EXAMPLES": "all",  # the few of a default run may miss a fault
         }
         try:
             done = subprocess.run(
