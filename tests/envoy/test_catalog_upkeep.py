@@ -10,7 +10,7 @@ import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE
-from mesh_pilot.envoy.routes.tables import parse_table
+from mesh_pilot.mesh.virtual_hosts.sidecar_tables import parse_table
 from mesh_pilot.model.resource import ENDPOINT, LISTENER, ROUTE, SECRET
 from mesh_pilot.world import World
 from mesh_pilot.xds.ads.messages import DeltaRequest, Node, Variant

@@ -59,7 +59,7 @@ class Nonsense:
 def test_a_value_of_any_size_is_quoted_in_part() -> None:
     problem = Problem(f"Meta.port_{'x' * 10**6}", f"{'9' * 10**6!r} is not a port number")
     assert (len(problem.path), len(problem.reason)) == (2000, 2000)
-    assert problem.reason.startswith("'999") and problem.reason.endswith("9...")
+    assert problem.reason.startswith("'999") and problem.reason.endswith("9' is not a port number")
     assert attrs.evolve(problem, line=3) == Problem(problem.path, problem.reason, line=3)
 
 

@@ -136,7 +136,7 @@ async def test_what_does_not_come_back_goes_without_another_event(autojump_clock
             ("picture held", "warning"),
             ("held picture recovered", "info"),
         ]
-        assert told[0]["first"].startswith("s0.example.com/shop")
+        assert told[0]["first"].startswith("service/s0.example.com/shop")
         assert told[1]["gone"] == 1
         assert len(b.published) == 3, "it does not wake up for nothing"
 

@@ -54,8 +54,14 @@ SHADOWED = "is already defined at"
 
 
 def _cut(text: str) -> str:
-    """A string that quotes what somebody wrote, which may be of any size, as logs and pages take it."""
-    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
+    """A string that quotes what somebody wrote, which may be of any size, as logs and pages take it.
+
+    What is wrong may be said before the quotation or after it.
+    """
+    if len(text) <= LONGEST_TEXT:
+        return text
+    half = LONGEST_TEXT // 2
+    return f"{text[: half - 3]}...{text[-half:]}"
 
 
 @attrs.frozen
