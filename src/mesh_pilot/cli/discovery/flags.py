@@ -63,7 +63,7 @@ class StateFlags:
         "--no-state",
         default=False,
         common=True,
-        help="Keep and find nothing.",
+        help="Keep nothing, and find nothing at the start.",
     )
     max_age: tuple[str, ...] = _state(
         "--state-max-age",

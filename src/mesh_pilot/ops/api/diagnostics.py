@@ -61,7 +61,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         ),
         ApiRoute(
             "/profile/cpu",
-            "Sample what the process does: stacks, and how often each was seen, for some seconds.",
+            "Sample what the process does for some seconds: stacks, and how often each was seen.",
             cpu,
             method="POST",
             role=Role.OPERATE,
@@ -70,7 +70,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         ),
         ApiRoute(
             "/profile/memory",
-            "Trace where memory is taken and not given back: by line of code, for some seconds.",
+            "Trace for some seconds where memory is taken and not given back; by line of code.",
             memory,
             method="POST",
             role=Role.OPERATE,

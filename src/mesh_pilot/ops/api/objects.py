@@ -92,7 +92,7 @@ async def listed(state: PlaneState, request: Request) -> Found:
 
 @routes.declare(
     "/objects/{kind}/{namespace}/{name}",
-    "An object as it was read, and its problems: also the resources of connected proxies that were made from it.",
+    "An object as it was read, and its problems; also the resources of connected proxies that were made from it.",
     parameters=(*IN_PATH, AT_PROXY),
     answers=ObjectState,
     merge=_one_of_all,

@@ -97,7 +97,7 @@ async def set_levels(state: PlaneState, request: Request) -> Found:
 
 @routes.declare(
     "/push",
-    "Send proxies all that they hold once more: changed or not.",
+    "Send proxies all that they hold once more, changed or not.",
     method="POST",
     role=Role.OPERATE,
     parameters=(PROXY,),

@@ -54,7 +54,7 @@ async def nodes(state: PlaneState, _: Request) -> Found:
 
 @routes.declare(
     "/picture/traffic",
-    "What each workload called in the last days: what mesh-pilot suggest computes with, and the proxies that report.",
+    "What each workload called in the last days; also which proxies report. mesh-pilot suggest computes with it.",
     parameters=(DAYS,),
     merge=_all_reporting,
     answers=ObservedTraffic,

@@ -107,7 +107,7 @@ async def groups(state: PlaneState, request: Request) -> Found:
 
 @routes.declare(
     "/proxies/{name:path}/config_dump",
-    "What a proxy was sent, as Envoy's /config_dump: with the objects it came from and what is not in use.",
+    "What a proxy was sent, as Envoy's /config_dump shows it; also the objects it came from and what is not in use.",
     parameters=(NAME,),
     merge=first_found,
     scope=Scope.PROXY,

@@ -83,7 +83,7 @@ routes = ApiTopic()
 
 @routes.declare(
     "/proxies/{name:path}/resources/{type}",
-    "The resources of a type that a proxy holds: names, and the objects that they were made from.",
+    "The resources of a type that a proxy holds; of each the name and the objects that it was made from.",
     parameters=(PROXY, TYPE, SEARCH, *PAGING),
     merge=first_found,
     answers=HeldResources,

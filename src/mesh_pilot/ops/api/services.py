@@ -85,7 +85,7 @@ routes = ApiTopic()
 
 @routes.declare(
     "/services",
-    "The services: merged over their sources, with the number of their endpoints by health.",
+    "The services, merged over their sources; of each the number of endpoints by health.",
     parameters=(NAMESPACE, REGISTRY, SEARCH, STATE, SORT, *PAGING),
     answers=AssessedPiece[ServiceSummary],
     merge=_all_clients_of_each,
