@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -17,7 +18,7 @@ from mesh_pilot.identity.trust.key_set_fetch import DISCOVERY, MAX_BYTES, KeySet
 from mesh_pilot.model.events import Delete, Event, Item, KeySet, Synced, Upsert
 from mesh_pilot.net.fetching import Fetcher, FetchError
 from mesh_pilot.sources.jwks import KeySource
-from mesh_pilot.sources.jwks.source import REFRESH_SECONDS
+from mesh_pilot.sources.jwks.source import REFRESH_SECONDS, KeySetNeed
 from mesh_pilot.world import World
 from tests.support.worlds import configs
 
@@ -283,3 +284,22 @@ async def test_a_url_that_no_client_can_ask_is_said_in_words_too(url: str) -> No
             await fetch_keys(Fetcher(environment={}), wanted, 1)
     with pytest.raises(FetchError):
         await fetch_keys(answering({ISSUER + DISCOVERY: said}), KeySetRef(ISSUER, ""), 1)
+
+
+async def test_a_fetch_that_fails_does_not_look_at_all_policies(
+    monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
+) -> None:
+    rules = ", ".join(f'{{issuer: i{number}, jwksUri: "https://keys.test/{number}"}}' for number in range(60))
+    looks = Counter[str]()
+    wanted = PolicyKeySets.wanted_key_sets
+
+    def counted(self: PolicyKeySets) -> Mapping[KeySetRef, KeySetNeed]:
+        looks["all"] += 1
+        return wanted(self)
+
+    monkeypatch.setattr(PolicyKeySets, "wanted_key_sets", counted)
+    issuer = Issuer(FetchError("refused"))
+    async with running(issuer, policy(rules)) as found:
+        assert found.world.unsynced() == ()
+        assert len(issuer.asked) == 60
+    assert looks["all"] < 10

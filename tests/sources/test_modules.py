@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from mesh_pilot.net.fetching.refreshing import FIRST_ROUND_SECONDS
 from mesh_pilot.sources.wasm.content import FetchedModule
 from mesh_pilot.sources.wasm.fetch import FETCH_SECONDS
 from mesh_pilot.sources.wasm.settings import WasmSettings
-from mesh_pilot.sources.wasm.source import REFRESH_SECONDS, ModuleSource
+from mesh_pilot.sources.wasm.source import REFRESH_SECONDS, Asked, ModuleSource, asked_by
 from mesh_pilot.sources.wasm.store import ModuleStore
 from mesh_pilot.world import World
 from tests.support.wasm_modules import marking
@@ -280,3 +281,29 @@ async def test_bytes_that_cannot_be_kept_are_freed(tmp_path: Path, mock_clock: t
         await modules.settled()
     assert len(given) > 1
     assert not any(each.body for each in given)
+
+
+async def test_a_fetch_that_fails_does_not_ask_about_all_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
+) -> None:
+    urls = [f"https://modules.test/{number}.wasm" for number in range(60)]
+    plugins = [plugin(url).replace("name: mark", f"name: m{number}") for number, url in enumerate(urls)]
+    looks = Counter[str]()
+    asked = ExtensionModules.asked
+
+    def counted(self: ExtensionModules) -> Mapping[ConfigKey, Asked]:
+        looks["all"] += 1
+        return asked(self)
+
+    monkeypatch.setattr(ExtensionModules, "asked", counted)
+    async with running(Server(dict.fromkeys(urls, "no such file")), tmp_path, *plugins) as modules:
+        assert modules.world.unsynced() == ()
+        assert modules.source.statistics().failed == len(urls)
+    assert looks["all"] < 10
+
+
+def test_what_an_object_asks_for_is_computed_once() -> None:
+    (config,) = configs(plugin())
+    assert asked_by([config])[KEY] is asked_by([config])[KEY]
+    (other,) = configs(plugin(more="pluginConfig: {a: 1}"))
+    assert asked_by([other])[KEY] != asked_by([config])[KEY]

@@ -104,7 +104,7 @@ class KeySource:
         self._wake.set()
 
     def _tried(self) -> None:
-        if not self._synced:
+        if not self._synced and all(each.tried for each in self._refreshes.values()):
             self.wake()
 
     def statistics(self) -> RefreshStatistics:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -71,13 +72,18 @@ class Asked:
 
 def asked_by(configs: Iterable[Config]) -> dict[ConfigKey, Asked]:
     """The modules that WasmPlugins and TrafficExtensions ask for; those with scripts ask for none."""
-    found: dict[ConfigKey, Asked] = {}
-    for config in configs:
-        wasm = wasm_of(config.spec)
-        if wasm is not None:
-            ref = module_ref(wasm, config.namespace)
-            found[config.key] = Asked(ref, is_pulled_always(wasm, ref), bytes(wasm))
-    return found
+    asked = ((config.key, _asked_by(config)) for config in configs)
+    return {key: each for key, each in asked if each is not None}
+
+
+@lru_cache(maxsize=4096)
+def _asked_by(config: Config) -> Asked | None:
+    # Each fetch that fails asks about all objects, of which few have changed.
+    wasm = wasm_of(config.spec)
+    if wasm is None:
+        return None
+    ref = module_ref(wasm, config.namespace)
+    return Asked(ref, is_pulled_always(wasm, ref), bytes(wasm))
 
 
 class ModuleDemand(Protocol):
@@ -165,7 +171,7 @@ class ModuleSource:
             self.wake()
 
     def _tried(self) -> None:
-        if not self._synced:
+        if not self._synced and all(each.tried for each in self._refreshes.values()):
             self.wake()
 
     def statistics(self) -> RefreshStatistics:
@@ -302,9 +308,8 @@ class ModuleSource:
             await self._tell(refresh, attrs.evolve(refresh.module, trouble=reason), events)
             if not is_new:
                 return
-            asking = (key for key, each in self._demand.asked().items() if each.ref == ref)
             stays = "the last good one is kept" if refresh.is_in_force else "failStrategy decides"
-            if not refresh.is_in_force and any(key in self._in_force for key in asking):
+            if not refresh.is_in_force and self._is_older_in_force(ref):
                 stays = "the object stays as it was before"
             log.warning("Wasm module cannot be fetched", module=refresh.of, reason=reason, meanwhile=stays)
 
@@ -315,6 +320,12 @@ class ModuleSource:
             failed,
             lambda: log.info("Wasm module fetched after failures", module=refresh.of),
         )
+
+    def _is_older_in_force(self, ref: ModuleRef) -> bool:
+        """True if an object that asks for a module has an earlier one in force."""
+        if not self._in_force:
+            return False
+        return any(each.ref == ref and key in self._in_force for key, each in self._demand.asked().items())
 
     async def _fetched_module(self, refresh: _ModuleRefresh) -> WasmModule:
         """The module as it is now, kept on disk. Raises FetchError."""
@@ -360,7 +371,8 @@ class ModuleSource:
         before, refresh.module = refresh.module, module
         if module != before:
             await events.send(Upsert(self.name, module))
-            await self._settle(self._demand.asked(), events, is_all_known=False)
+            if module.is_there:
+                await self._settle(self._demand.asked(), events, is_all_known=False)
 
     async def _fetch_from_afar(self, ref: ModuleRef, docker_config: bytes | None, mark: str) -> FetchedModule:
         return await fetch_module(ref, self._settings, self._fetcher, docker_config, mark)
