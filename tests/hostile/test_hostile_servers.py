@@ -23,8 +23,6 @@ from tests.support.pilot import Pilot, until
 pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(240)]
 
 READY_SECONDS, END_SECONDS, SOON_SECONDS = 20.0, 12.0, 1.0
-MANY_SECONDS = 5.0
-"""The longest push next to thousands of fetches that fail at once, on a slow core; most take 0.14 s there."""
 GOOD_SECONDS = 10.0
 """The time in which what another namespace asks for is asked of its server."""
 ATTACK_SECONDS = 20.0
@@ -148,7 +146,7 @@ def ended(pilot: Pilot) -> float:
     return time.monotonic() - began
 
 
-def attacked(pilot: Pilot, servers: HostileServers, idle_kb: int, more_kb: int, soon: float = SOON_SECONDS) -> str:
+def attacked(pilot: Pilot, servers: HostileServers, idle_kb: int, more_kb: int) -> str:
     """Assert all that a plane owes others; it has not been waited for yet. Returns the figures."""
     began, starved = time.monotonic(), pilot.starved_seconds()
     servers.seen.clear()
@@ -174,8 +172,7 @@ def attacked(pilot: Pilot, servers: HostileServers, idle_kb: int, more_kb: int, 
     assert servers.asked("good-module"), said
     assert ready < READY_SECONDS, said
     assert end < END_SECONDS, said
-    assert quantile(pushes, 0.5) < SOON_SECONDS, said
-    assert max(pushes) < soon, said
+    assert max(pushes) < SOON_SECONDS, said
     assert memory.kb < MEMORY * idle_kb + more_kb + 1.5 * ROOM_KB, said  # what arrives, and what is loaded for it
     assert "Traceback" not in pilot.log(), pilot.log()[-3000:]
     assert "pa55" not in pilot.log() + pages
@@ -192,7 +189,7 @@ def test_strangers_cost_only_who_names_them(fetch: str, tmp_path: Path, servers:
     (folder / "good.yaml").write_text(good(servers))
     pilot = Pilot(folder, services=SERVICES)
     try:
-        said = attacked(pilot, servers, idle_kb, more_kb, MANY_SECONDS if fetch == "nobody" else SOON_SECONDS)
+        said = attacked(pilot, servers, idle_kb, more_kb)
         if fetch != "nobody":
             never = [name for name in servers.bad if name not in SLOW and not servers.asked(name)]
             assert not never, f"no attack by {', '.join(never)}: {said}"
