@@ -62,7 +62,8 @@ async def _connection(answer: Answering, stream: trio.abc.Stream) -> None:
             await _send(peer, stream, await answer(request))
             if peer.our_state is h11.DONE and peer.their_state is h11.DONE:
                 peer.start_next_cycle()
-    except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError, ConnectionResetError):
+    # Starred: what fails while a body is sent comes from a nursery, in a group.
+    except* (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError, ConnectionResetError):
         pass
     finally:
         await trio.aclose_forcefully(stream)
