@@ -7,6 +7,7 @@ comes back meanwhile it takes that very table at once, whatever is in it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -52,22 +53,23 @@ CASES: dict[str, tuple[EnvoyNode, Callable[[int, int, dict[str, object]], str]]]
 async def first_answer(port: int, host: str) -> int:
     """The status of the first request on a new connection that is let in."""
     while True:
-        try:
-            stream = await trio.open_tcp_stream("127.0.0.1", port)
-        except OSError:
-            continue
-        async with stream:
-            talk = h11.Connection(h11.CLIENT)
-            headers = [("host", f"{host}:{port}"), ("connection", "close")]
-            head = talk.send(h11.Request(method="GET", target="/", headers=headers))
-            assert head is not None
-            await stream.send_all(head + (talk.send(h11.EndOfMessage()) or b""))
-            while True:
-                event = talk.next_event()
-                if event is h11.NEED_DATA:
-                    talk.receive_data(await stream.receive_some())
-                elif isinstance(event, h11.Response):
-                    return event.status_code
+        # A listener that is being closed resets what waits to be let in.
+        with suppress(OSError, trio.BrokenResourceError):
+            return await answer_of(await trio.open_tcp_stream("127.0.0.1", port), f"{host}:{port}")
+
+
+async def answer_of(stream: trio.SocketStream, authority: str) -> int:
+    async with stream:
+        talk = h11.Connection(h11.CLIENT)
+        head = talk.send(h11.Request(method="GET", target="/", headers=[("host", authority), ("connection", "close")]))
+        assert head is not None
+        await stream.send_all(head + (talk.send(h11.EndOfMessage()) or b""))
+        while True:
+            event = talk.next_event()
+            if event is h11.NEED_DATA:
+                talk.receive_data(await stream.receive_some())
+            elif isinstance(event, h11.Response):
+                return event.status_code
 
 
 @pytest.mark.parametrize("kind", CASES)
