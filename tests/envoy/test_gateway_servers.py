@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mesh_pilot.envoy.gateway.listeners import gateway_listeners
-from mesh_pilot.mesh.listeners.gateway_servers import MergedServers, merged_servers, target_ports
+from mesh_pilot.mesh.listeners.gateway_servers import UNTRANSLATED_LABEL, MergedServers, merged_servers, target_ports
 from tests.support.routing import config, router, service, target
 from tests.support.worlds import world_of
 
@@ -114,6 +114,38 @@ def test_a_router_that_is_an_endpoint_listens_where_its_service_leads() -> None:
     untranslated = "labels: {experimental.istio.io/disable-gateway-port-translation: 'true'}"
     found = merged(text.replace("name: edge,", f"name: edge, {untranslated},"))
     assert [(at.port, at.servers[0].port) for at in found.listeners] == [(80, 80), (443, 443)]
+
+
+def _of_services(name: str, port: int, *hosts: str) -> str:
+    """A Gateway of the Gateway API that is served by the endpoints of services."""
+    addresses = ", ".join(f"{{type: Hostname, value: {host}}}" for host in hosts)
+    spec = f"addresses: [{addresses}], listeners: [{{name: http, port: {port}, protocol: HTTP}}]"
+    text = config("Gateway", name, f"{{gatewayClassName: istio, {spec}}}", namespace="edge")
+    return text.replace("networking.istio.io/v1", "gateway.networking.k8s.io/v1")
+
+
+def test_a_gateway_of_the_gateway_api_listens_where_its_own_services_lead() -> None:
+    services = (
+        config(
+            "ServiceEntry",
+            name,
+            f"{{hosts: [{name}.test], resolution: STATIC, ports: [{{number: 80, name: a, protocol: HTTP, targetPort: "
+            f"{port}}}, {{number: 81, name: b, protocol: HTTP, targetPort: {port + 1}}}], "
+            "endpoints: [{address: 10.9.9.9}]}",
+            namespace="edge",
+        ).replace(f"name: {name},", f"name: {name}, labels: {{{UNTRANSLATED_LABEL}: 'true'}},")
+        for name, port in (("outer", 8080), ("inner", 9090))
+    )
+    gateways = (
+        _of_services("outer", 80, "outer.test"),
+        _of_services("inner", 80, "inner.test"),
+        _of_services("both", 81, "outer.test", "inner.test"),
+        _of_services("other", 82, "outer.test"),
+        gateway("gw", server(80)),
+    )
+    found = merged("".join((*services, *gateways)))
+    served = {at.port: [each.gateway.name.partition("~")[0] for each in at.servers] for at in found.listeners}
+    assert served == {8080: ["outer"], 9090: ["inner"], 8081: ["both"], 9091: ["both"], 82: ["other"], 80: ["gw"]}
 
 
 def test_an_unprivileged_router_does_without_low_ports() -> None:

@@ -34,7 +34,7 @@ from mesh_pilot.envoy.envoy_filter.merge import check_name, merge_patch, merge_s
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Context, Operation, Patch, PatchError
 from mesh_pilot.envoy.refusals.extensions import HTTP_CONNECTION_MANAGER
 from mesh_pilot.envoy.refusals.listeners import binds_port
-from mesh_pilot.mesh.listeners.gateway_servers import TargetPorts
+from mesh_pilot.mesh.listeners.gateway_servers import ServerPorts
 
 CLUSTER_KINDS = (ApplyTo.CLUSTER,)
 TABLE_KINDS = (ApplyTo.ROUTE_CONFIGURATION, ApplyTo.VIRTUAL_HOST, ApplyTo.HTTP_ROUTE)
@@ -196,7 +196,7 @@ def _edit_inline_table(edit: Edit, context: Context, manager: HttpConnectionMana
 # -- route tables
 
 
-def edit_table(edit: Edit, table: RouteConfiguration, context: Context, ports: TargetPorts = ()) -> None:
+def edit_table(edit: Edit, table: RouteConfiguration, context: Context, ports: ServerPorts = ()) -> None:
     """Apply the patches for this table; ``ports`` are those of a router."""
 
     def matching(kind: ApplyTo) -> list[Patch]:
@@ -215,7 +215,7 @@ def edit_table(edit: Edit, table: RouteConfiguration, context: Context, ports: T
         edit.miss(patch, "virtual hosts", (host.name for host in table.virtual_hosts))
 
 
-def edit_host(edit: Edit, table: str, host: VirtualHost, context: Context, ports: TargetPorts = ()) -> bool:
+def edit_host(edit: Edit, table: str, host: VirtualHost, context: Context, ports: ServerPorts = ()) -> bool:
     """Apply the patches for a virtual host that is a separate resource, and for its routes; False if it is removed."""
 
     def matching(kind: ApplyTo) -> list[Patch]:

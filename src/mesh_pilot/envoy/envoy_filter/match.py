@@ -12,7 +12,7 @@ from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Context, Patch
 from mesh_pilot.envoy.listeners.inbound import VIRTUAL_INBOUND
 from mesh_pilot.envoy.listeners.outbound import VIRTUAL_OUTBOUND
 from mesh_pilot.envoy.tls.common import RAW_SOCKET
-from mesh_pilot.mesh.listeners.gateway_servers import TargetPorts
+from mesh_pilot.mesh.listeners.gateway_servers import ServerPorts
 from mesh_pilot.mesh.names.resources import Direction, parse_cluster
 from mesh_pilot.model.resource import plain_table_name
 
@@ -103,7 +103,7 @@ def selected_name(patch: Patch) -> str:
     return outer.sub_filter.name if outer is not None and outer.sub_filter is not None else ""
 
 
-def table_matches(patch: Patch, name: str, context: Context, ports: TargetPorts) -> bool:
+def table_matches(patch: Patch, name: str, context: Context, ports: ServerPorts) -> bool:
     """True if the route table of this name matches; ``ports`` are those of a router."""
     match = patch.match.route_configuration
     if match is None:
@@ -176,6 +176,6 @@ def _gateway_table(name: str) -> tuple[int, str, str]:
     return port, "", ""
 
 
-def _server_ports(listens_on: int, ports: TargetPorts) -> Collection[int]:
+def _server_ports(listens_on: int, ports: ServerPorts) -> Collection[int]:
     """The ports of Gateway servers for which the router listens on this port."""
-    return [service for service, port in ports if port == listens_on] or (listens_on,)
+    return [port for port, bound in ports if bound == listens_on] or (listens_on,)

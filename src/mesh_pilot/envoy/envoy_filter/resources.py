@@ -29,7 +29,7 @@ from mesh_pilot.envoy.envoy_filter.parse import parsed, patches_for
 from mesh_pilot.envoy.envoy_filter.patch import NO_MATCHES, Context, PatchMatches, PatchProblem
 from mesh_pilot.envoy.envoy_filter.served import ServedNames, unserved
 from mesh_pilot.envoy.envoy_filter.trials import Unserved, apply_patches
-from mesh_pilot.mesh.listeners.gateway_servers import target_ports
+from mesh_pilot.mesh.listeners.gateway_servers import server_ports
 from mesh_pilot.mesh.proxy.plans import ResourceQuery
 from mesh_pilot.mesh.proxy.scope import Workload
 from mesh_pilot.mesh.selection.envoy_filters import FilterRef
@@ -129,7 +129,7 @@ def patched_table(view: View, task: PatchTask, base: ByName[Resource | None], na
     if resource is None or not patches:
         return PatchedResource(resource)
     body = resource.body
-    ports = target_ports(view, task.router) if task.router else ()
+    ports = server_ports(view, task.router) if task.router else ()
 
     def change(edit: Edit) -> RouteConfiguration:
         message = RouteConfiguration.FromString(body)
@@ -151,7 +151,7 @@ def patched_host(view: View, task: PatchTask, base: ResourceQuery) -> PatchedRes
     if resource is None or not patches:
         return PatchedResource(resource)
     name, body, table = resource.name, resource.body, table_of(resource.name)
-    ports = target_ports(view, task.router) if task.router else ()
+    ports = server_ports(view, task.router) if task.router else ()
 
     def change(edit: Edit) -> VirtualHost:
         host = VirtualHost.FromString(body)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from typing import NamedTuple
 
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
-from mesh_pilot.istio.gateway_api.values import SEMANTICS
+from mesh_pilot.istio.gateway_api.values import SEMANTICS, SERVICES
 from mesh_pilot.mesh.listeners.inbound import workload_instances
 from mesh_pilot.mesh.names.resources import datagram_listener_name, listener_name
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
@@ -54,8 +55,24 @@ class ServerKind(StrEnum):
 UNTRANSLATED_LABEL = "experimental.istio.io/disable-gateway-port-translation"
 """On a service, whatever its value: Gateways name the ports of its workloads."""
 
-TargetPorts = tuple[tuple[int, int], ...]
-"""Service ports of a router, with the workload ports of each."""
+
+class TargetPort(NamedTuple):
+    """A port of a service that a router is an endpoint of."""
+
+    host: str
+    """The service's."""
+    port: int
+    bound: int
+    """The port that the router listens on."""
+    is_translated: bool
+    """True if Istio's Gateways name ``port``, not ``bound``."""
+
+
+TargetPorts = tuple[TargetPort, ...]
+"""The ports of a router's services, those that count first."""
+
+ServerPorts = tuple[tuple[int, int], ...]
+"""The ports of servers, as their Gateways declare them and as a router listens on them."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -141,13 +158,21 @@ class MergedServers:
 
 @derived
 def target_ports(view: View, workload: Workload) -> TargetPorts:
-    """The workload ports of a router, by port of the services that it is an endpoint of."""
-    found: dict[int, int] = {}
+    """The ports of the services that a router is an endpoint of."""
+    found: dict[tuple[str, int], TargetPort] = {}
     # Of a TCP and a UDP port of one number, the former says where both are.
     for instance in sorted(workload_instances(view, workload), key=lambda each: each.port.protocol is Protocol.UDP):
-        if UNTRANSLATED_LABEL not in instance.service.labels:
-            found.setdefault(instance.port.number, instance.endpoint.port)
-    return tuple(sorted(found.items()))
+        service, port = instance.service, instance.port.number
+        is_translated = UNTRANSLATED_LABEL not in service.labels
+        found.setdefault((service.host, port), TargetPort(service.host, port, instance.endpoint.port, is_translated))
+    return tuple(found.values())
+
+
+@derived
+def server_ports(view: View, workload: Workload) -> ServerPorts:
+    """The ports of a router's servers that route requests."""
+    tables = merged_servers(view, workload.scope, target_ports(view, workload)).tables
+    return tuple(sorted({(server.port, server.bound) for servers in tables.values() for server in servers}))
 
 
 @derived
@@ -159,13 +184,25 @@ def merged_servers(view: View, scope: OutboundScope, ports: TargetPorts) -> Merg
         if config is None:
             continue
         for index, server in enumerate(config.spec.servers):
-            if server.port is not None:
-                bound = dict(ports).get(server.port.number, server.port.number)
+            if server.port is None:
+                continue
+            for bound in _bound(config, server.port.number, ports):
                 bind = plain_address(server.bind)
                 made = config is not None and bool(config.made_from)
                 one = _server(key, index, server, server.port, bound, bind, scope.wildcard, made=made)
                 merger.add(one, detects=_is_of_gateway_api(config))
     return merger.result()
+
+
+def _bound(config: Config, port: int, ports: TargetPorts) -> list[int]:
+    """The ports that a router listens on for a Gateway's port."""
+    # A Gateway of the Gateway API names its services. A router may also be an endpoint of others, whose ports lead to
+    # listeners for other clients.
+    if _is_of_gateway_api(config):
+        hosts = config.annotations[SERVICES].split(",")
+        if own := {each.bound for each in ports if each.port == port and each.host in hosts}:
+            return sorted(own)
+    return [next((each.bound for each in ports if each.port == port and each.is_translated), port)]
 
 
 def _is_of_gateway_api(config: Config) -> bool:
