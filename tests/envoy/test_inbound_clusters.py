@@ -176,6 +176,14 @@ def test_an_ingress_listener_without_a_default_endpoint_is_where_the_client_was_
     assert endpoint(cluster) == {"socket_address": {"address": "127.0.0.1", "port_value": 9080}}
 
 
+def test_an_ingress_listener_has_the_limits_of_the_service_whose_endpoint_has_its_port() -> None:
+    listeners = "{port: {number: 8080, name: h, protocol: HTTP}}, {port: {number: 80, name: i, protocol: HTTP}}"
+    text = ENTRY + rule("{connectionPool: {tcp: {maxConnections: 7}}}")
+    found = clusters(text + sidecar_config(f"ingress: [{listeners}]"))
+    assert found["inbound|8080||"].circuit_breakers.thresholds[0].max_connections.value == 7
+    assert found["inbound|80||"].circuit_breakers.thresholds[0].max_connections.value > 7
+
+
 def test_clusters_may_be_counted_under_names_of_their_own() -> None:
     found = clusters(mesh="inboundClusterStatName: in_%SERVICE%_%SERVICE_PORT%")
     assert found["inbound|8080||"].alt_stat_name == "in_store.shop.svc.cluster.local_80"

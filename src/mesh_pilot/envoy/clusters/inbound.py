@@ -179,7 +179,7 @@ def _ingress(
     served: tuple[Instance, ...],
 ) -> InboundClusterKey:
     scope = workload.scope
-    service = next((i.service.key for i in served if i.port.number == port.number), None)
+    service = next((i.service.key for i in served if i.endpoint.port == port.number), None)
     target = _default_endpoint(workload, listener.default_endpoint, port.number)
     return InboundClusterKey(
         port=port.number,
