@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.routing import TO_WEB, WEB, config, plain, route, service, table
-from tests.support.worlds import world_of
+from tests.support.worlds import sidecar, world_of
 
 
 def test_one_destination_is_a_cluster_and_several_are_weighted_clusters() -> None:
@@ -197,6 +197,17 @@ def test_traces_call_a_route_by_destination_port_and_path() -> None:
     assert operation("match: [{uri: {prefix: /a}}], redirect: {uri: /b}") == "vs:80/a*"
     split = "route: [{destination: {host: web}, weight: 1}, {destination: {host: a.b}, weight: 1}]"
     assert operation(split) == "vs:80/*"
+
+
+def test_traces_call_a_route_of_whole_elements_of_a_path_by_its_destination() -> None:
+    spec = (
+        "{parentRefs: [{group: '', kind: Service, name: web}], "
+        "rules: [{matches: [{path: {value: /a}}], backendRefs: [{name: web, port: 80}]}]}"
+    )
+    text = config("HTTPRoute", "web", spec).replace("networking.istio.io/v1", "gateway.networking.k8s.io/v1")
+    found = table(world_of(service("web") + text), "80", sidecar(namespace="shop"))
+    assert found[f"{WEB}:80"].routes[0].match.path_separated_prefix == "/a"
+    assert found[f"{WEB}:80"].routes[0].decorator.operation == f"{WEB}:80/*"
 
 
 def test_a_match_may_name_the_routes_statistics() -> None:

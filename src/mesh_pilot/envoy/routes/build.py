@@ -144,7 +144,7 @@ def _name(spec: api.HttpRoute, match: api.HttpMatchRequest | None) -> str:
 def _operation(route: rc.Route, virtual_service: str, port: int) -> str:
     """The route's name in traces: destination (the VirtualService, if there are several), port and path."""
     match = route.match
-    path = match.path or match.safe_regex.regex or f"{match.prefix}*"
+    path = match.path or match.safe_regex.regex or f"{match.prefix or '/'}*"
     target = parse_cluster(route.route.cluster)
     host = f"{target.host}:{target.port}" if target is not None else f"{virtual_service}:{port}"
     return host + path
