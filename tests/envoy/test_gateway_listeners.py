@@ -118,6 +118,7 @@ def test_certificates_are_secrets_wherever_they_lie() -> None:
         ("mode: MUTUAL, credentialName: cred, caCertCredentialName: ca", "kubernetes://ca-cacert", True),
         ("mode: OPTIONAL_MUTUAL, credentialName: cred", "kubernetes://cred-cacert", False),
         ("mode: ISTIO_MUTUAL", "ROOTCA", True),
+        ("mode: ISTIO_MUTUAL, caCertCredentialName: ca, insecureSkipVerify: true", "ROOTCA", True),
     ],
 )
 def test_clients_show_certificates_where_the_mode_asks_for_them(settings: str, secret: str, required: bool) -> None:

@@ -126,6 +126,16 @@ CERTIFICATES = [
         "uses the mesh's",
         "servers[0].tls.privateKey",
     ),
+    *(
+        warns(
+            "servers[0].tls",
+            {"mode": "ISTIO_MUTUAL"},
+            {"mode": "ISTIO_MUTUAL", name: value},
+            "uses the mesh's",
+            f"servers[0].tls.{name}",
+        )
+        for name, value in (("caCertCredentialName", "c"), ("insecureSkipVerify", True))
+    ),
     warns(
         "servers[0].tls",
         {"mode": "AUTO_PASSTHROUGH"},

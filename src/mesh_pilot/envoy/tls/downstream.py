@@ -62,19 +62,19 @@ def _certificates(settings: api.ServerTlsSettings) -> Iterator[str]:
 
 def _roots(settings: api.ServerTlsSettings) -> str:
     """Name of the secret with the roots that client certificates are verified against; empty: there is none."""
+    if settings.mode is Mode.ISTIO_MUTUAL:
+        return TRUST_SECRET
     if settings.ca_cert_credential_name:
         return credential_roots(settings.ca_cert_credential_name)
     if settings.credential_name or settings.credential_names:
         return credential_roots(settings.credential_name or settings.credential_names[0])
-    if settings.mode is Mode.ISTIO_MUTUAL:
-        return TRUST_SECRET
     return file_roots(settings.ca_certificates) if settings.ca_certificates else ""
 
 
 def _validate(common: tls_pb2.CommonTlsContext, settings: api.ServerTlsSettings, by_agent: bool) -> None:
     """Set how client certificates are validated."""
     roots = _roots(settings)
-    if not roots or settings.insecure_skip_verify:
+    if not roots or (settings.insecure_skip_verify and settings.mode is not Mode.ISTIO_MUTUAL):
         _pin_certificates(common.validation_context, settings)
         common.validation_context.trust_chain_verification = common_pb2.CertificateValidationContext.ACCEPT_UNTRUSTED
         return

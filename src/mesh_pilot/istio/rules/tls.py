@@ -83,6 +83,15 @@ def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
         for name, value in {**files, **named, **lists}.items():
             if value:
                 yield error(f"{path}.{name}", "can't be set in mode ISTIO_MUTUAL, which uses the mesh's certificates")
+        ignored = {
+            "caCertCredentialName": tls.ca_cert_credential_name,
+            "insecureSkipVerify": tls.insecure_skip_verify,
+        }
+        for name, value in ignored.items():
+            if value:
+                yield warning(
+                    f"{path}.{name}", "has no effect in mode ISTIO_MUTUAL, which uses the mesh's certificates"
+                )
     elif tls.mode in PASSING:
         for name, value in {**files, **named, **lists, **handshake}.items():
             if value:
