@@ -148,6 +148,11 @@ def test_conditions_on_claims_fit_texts_and_lists() -> None:
     assert (permissions, principals) == ([ANY], [{"metadata": {**METADATA, "value": both}}])
 
 
+def test_the_name_of_a_header_is_all_between_the_outer_brackets() -> None:
+    _, (principal,) = of('when: [{key: "request.headers[a][b]", values: [x]}]')
+    assert principal["header"]["name"] == "a][b"
+
+
 PATH = "to: [{operation: {paths: [/x]}}]"
 BOTH = 'to: [{operation: {paths: [/x], ports: ["80"]}}, {operation: {ports: ["81"]}}]'
 TOKEN = 'from: [{source: {requestPrincipals: ["*"], ipBlocks: [10.0.0.0/8]}}]'

@@ -146,9 +146,12 @@ POLICIES = [
         "exclude each other",
         f"{SOURCE}.serviceAccounts",
     ),
+    Rule(
+        SOURCE, {"trustDomains": ["a*"]}, {"trustDomains": ["a/b"]}, "not a trust domain", f"{SOURCE}.trustDomains[0]"
+    ),
     Rule(OPERATION, {"hosts": ["a"]}, {}, "at least one of hosts"),
     Rule(OPERATION, {"ports": ["80"]}, {"ports": ["http"]}, "not a port number", f"{OPERATION}.ports[0]"),
-    Rule(OPERATION, {"notPorts": ["80"]}, {"notPorts": ["0"]}, "not a port", f"{OPERATION}.notPorts[0]"),
+    Rule(OPERATION, {"notPorts": ["0"]}, {"notPorts": ["65536"]}, "not a port", f"{OPERATION}.notPorts[0]"),
     Rule(OPERATION, {"methods": ["GET"]}, {"methods": [""]}, "must not be empty", f"{OPERATION}.methods[0]"),
     Rule(OPERATION, {"paths": ["/a/{*}/b/{**}"]}, {"paths": ["/a/{x}"]}, "are templates", f"{OPERATION}.paths[0]"),
     Rule(OPERATION, {"paths": ["/a*"]}, {"paths": ["/{**}/{*}"]}, "can't come after", f"{OPERATION}.paths[0]"),
@@ -221,6 +224,8 @@ POLICIES += [
         for key, good, bad, said in (
             ("source.principal", "*" + "a" * 2047, LONG, "allowed are 2048"),
             ("source.serviceAccount", "a", LONG, "allowed are 2048"),
+            ("source.serviceAccount", "ns/a", "a*", "wildcards"),
+            ("source.serviceAccount", "a", "a/b/c", "namespace/account"),
             ("request.auth.principal", "/" * 100, "/" * 101, "has 101 slashes"),
             ("request.headers[x]", "a", "a" * 16_385, "allowed are 16384"),
         )

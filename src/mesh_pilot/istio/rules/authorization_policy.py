@@ -10,7 +10,7 @@ from mesh_pilot.api.istio.security import v1beta1 as api
 from mesh_pilot.istio.meaning.descriptors import json_name
 from mesh_pilot.istio.rules.common import check_match_labels, check_targets, warn_of_waypoints
 from mesh_pilot.istio.rules.context import Context, check, error
-from mesh_pilot.istio.rules.names import dns_label_reason, port_reason, small_number, subnet_reason
+from mesh_pilot.istio.rules.names import port_reason, small_number, subnet_reason
 from mesh_pilot.model.config import Problem
 
 
@@ -69,6 +69,18 @@ _IDENTITIES = {
 }
 """Keys and lists whose values are identities, or parts of them."""
 
+_KEYS = {
+    "ipblocks": "source.ip",
+    "remoteipblocks": "remote.ip",
+    "serviceaccounts": "source.serviceAccount",
+    "trustdomains": "source.trustDomain",
+}
+"""Lists of a source whose values have a form, in lower case, each with the key of `when` that means the same."""
+_EXCLUDED = {
+    "serviceAccounts": ("principals", "namespaces"),
+    "notServiceAccounts": ("notPrincipals", "notNamespaces"),
+}
+
 _KEYED = re.compile(r"(request\.headers|request\.auth\.claims)(\[[^\[\]]+\])+")
 _NOT_IN_HEADER = re.compile(r"[\r\n\0]")
 _FILTER_METADATA = re.compile(r"experimental\.envoy\.filters\.[^\[\]]+\[.+\]")
@@ -115,28 +127,25 @@ def check_source(path: str, source: api.Source, *, custom: bool = False) -> Iter
     lists = _OF_SOURCE.filled(source)
     yield from _check_filled(path, lists, _OF_SOURCE)
     for name, values in lists.items():
-        if name.lower().endswith("ipblocks"):
+        if key := _KEYS.get(name.removeprefix("not").lower()):
             for index, value in enumerate(values):
-                yield from check(f"{path}.{name}[{index}]", subnet_reason(value) if value else "")
-        elif custom and "ccounts" not in name and "rustDomains" not in name:
+                yield from check(f"{path}.{name}[{index}]", _form_reason(key, value) if value else "")
+        elif custom:
             yield error(f"{path}.{name}", "is not supported with action CUSTOM")
-    yield from _check_service_accounts(path, lists)
-
-
-def _check_service_accounts(path: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
-    for prefix in ("serviceAccounts", "notServiceAccounts"):
-        others = ("principals", "namespaces") if prefix == "serviceAccounts" else ("notPrincipals", "notNamespaces")
+    for name, others in _EXCLUDED.items():
         for other in others:
-            if prefix in lists and other in lists:
-                yield error(f"{path}.{prefix}", f"{prefix} and {other} exclude each other")
-        for index, account in enumerate(lists.get(prefix, ())):
-            here = f"{path}.{prefix}[{index}]"
-            if len(account) > MAX_SERVICE_ACCOUNT:
-                yield error(here, f"is longer than {MAX_SERVICE_ACCOUNT} characters")
-            elif "*" in account:
-                yield error(here, "wildcards don't work in service accounts")
-            elif account.count("/") > 1 or (account and not all(account.split("/"))):
-                yield error(here, f'"{account}" is not of the form account or namespace/account')
+            if name in lists and other in lists:
+                yield error(f"{path}.{name}", f"{name} and {other} exclude each other")
+
+
+def _service_account_reason(account: str) -> str:
+    if len(account) > MAX_SERVICE_ACCOUNT:
+        return f"is longer than {MAX_SERVICE_ACCOUNT} characters"
+    if "*" in account:
+        return "wildcards don't work in service accounts"
+    if account.count("/") > 1 or not all(account.split("/")):
+        return f'"{account}" is not of the form account or namespace/account'
+    return ""
 
 
 def check_operation(path: str, operation: api.Operation) -> Iterator[Problem]:
@@ -161,7 +170,9 @@ def _check_filled(path: str, lists: Mapping[str, Sequence[str]], of: _Lists) -> 
 
 def _port_text_reason(port: str) -> str:
     number = small_number(port)
-    return f'"{port}" is not a port number' if number is None else port_reason(number)
+    if number is None:
+        return f'"{port}" is not a port number'
+    return "" if number == 0 else port_reason(number)  # as in Istio: 0 matches nothing
 
 
 def _path_reason(path: str) -> str:
@@ -211,17 +222,18 @@ def check_condition(path: str, condition: api.Condition, *, custom: bool = False
 def _value_reason(key: str, value: str) -> str:
     if not value:
         return "must not be empty"
-    if reason := _length_reason(key, value):
-        return reason
+    return _length_reason(key, value) or _form_reason(key, value)
+
+
+def _form_reason(key: str, value: str) -> str:
+    """The fault in what a value of a key is written like."""
     if key in ("source.ip", "remote.ip", "destination.ip"):
         return subnet_reason(value)
     if key == "destination.port":
         return _port_text_reason(value)
     if key == "source.trustDomain":
         return "" if _TRUST_DOMAIN.fullmatch(value) else f'"{value}" is not a trust domain, with "*" at one end at most'
-    if key == "source.namespace" and "*" not in value:
-        return dns_label_reason(value)
-    return ""
+    return _service_account_reason(value) if key == "source.serviceAccount" else ""
 
 
 def _length_reason(name: str, value: str) -> str:

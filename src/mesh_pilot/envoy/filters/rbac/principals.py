@@ -162,7 +162,7 @@ CONNECTION_KEYS: dict[str, Callable[[str], Principal]] = {
 """Keys about connections, each with the builder of a principal from a value."""
 
 REQUEST_KEYS: dict[str, Callable[[str], Callable[[str], Principal]]] = {
-    HEADERS_KEY: lambda key: partial(_header, _in_brackets(key)[0]),
+    HEADERS_KEY: lambda key: partial(_header, key.removeprefix(f"{HEADERS_KEY}[").removesuffix("]")),
     "request.auth.principal": lambda key: request_identity,
     "request.auth.audiences": lambda key: partial(claim_text, ("aud",)),
     "request.auth.presenter": lambda key: partial(claim_text, ("azp",)),
