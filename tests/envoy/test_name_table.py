@@ -106,9 +106,10 @@ def test_services_of_kubernetes_have_short_names_and_headless_ones_their_endpoin
     )
     world = world_of()
     world.apply([Upsert(SOURCE, service), Upsert(SOURCE, Endpoints(service.key, listed))])
-    assert table(world, sidecar()) == {
+    assert table(world, sidecar(NETWORK="near")) == {
         host: {"ips": ["10.0.0.1", "10.0.0.2"], "registry": "Kubernetes", "shortname": "db", "namespace": "shop"}
     }
+    assert table(world, sidecar())[host]["ips"] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]  # its network is not known
 
 
 def test_pods_of_a_headless_service_have_their_own_names() -> None:

@@ -108,8 +108,9 @@ def _workload_entries(view: View, service: Service, cluster_id: str, network: st
 
 
 def _is_resolved(endpoint: Endpoint, network: str) -> bool:
-    """True if clients of a network may be given an endpoint's address for a name."""
-    return endpoint.health is Health.HEALTHY and endpoint.network in ("", network) and is_ip(endpoint.address)
+    """True if clients of a network may be given an endpoint's address for a name; those of none reach all addresses."""
+    is_reached = not network or endpoint.network in ("", network)
+    return endpoint.health is Health.HEALTHY and is_reached and is_ip(endpoint.address)
 
 
 def _entry(service: Service, addresses: tuple[str, ...]) -> _Entry:
