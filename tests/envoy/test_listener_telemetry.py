@@ -198,3 +198,16 @@ def test_each_provider_logs_what_it_is_for_and_those_without_a_service_are_left_
     assert http == ["file", "http_grpc", "open_telemetry"]
     bytes_ = [log.name.rpartition(".")[2] for log in tcp(found["virtualOutbound"].filter_chains[1]).access_log]
     assert bytes_ == ["file", "open_telemetry", "tcp_grpc_access_log"]
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("nowhere", "/dev/null"), ("lost-als", "/dev/null"), ("zipkin", "/dev/null"), ("File", "/tmp/a.log")],
+)
+def test_a_telemetry_whose_providers_cannot_be_used_leaves_the_meshs_own_file_and_case_does_not_count(
+    name: str, path: str
+) -> None:
+    entry = telemetry("shop", "shop", f"accessLogging: [{{providers: [{{name: {name}}}]}}]")
+    world = world_of(SERVICES + entry, mesh=f"accessLogFile: /dev/null\n{PROVIDERS}")
+    (log,) = http_chain(world).access_log
+    assert FileAccessLog.FromString(log.typed_config.value).path == path

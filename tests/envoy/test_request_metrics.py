@@ -53,7 +53,8 @@ def chosen(world: World, side: TrafficSide = TrafficSide.OUTBOUND) -> dict[Metri
         (PROMETHEUS, "overrides: [{match: {mode: CLIENT}}]", True),
         ("", "providers: [{name: nobody}]", False),
         (PROMETHEUS, "providers: [{name: envoy}]", False),
-        ("extensionProviders: [{name: ours, prometheus: {}}]", "providers: [{name: ours}]", True),
+        ("extensionProviders: [{name: ours, prometheus: {}}]", "providers: [{name: Ours}]", True),
+        (PROMETHEUS, f"{NAMED}}}, {{providers: [{{name: envoy}}]", False),
         (PROMETHEUS, "overrides: [{disabled: true}]", False),
     ],
 )

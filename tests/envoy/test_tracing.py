@@ -216,7 +216,7 @@ def shared(world: World, one: Proxy, other: Proxy) -> set[str]:
 
 @pytest.mark.parametrize(
     ("provider", "config"),
-    [("otel", OpenTelemetryConfig), ("otel-http", OpenTelemetryConfig), ("datadog", DatadogConfig)],
+    [("otel", OpenTelemetryConfig), ("OTEL-HTTP", OpenTelemetryConfig), ("datadog", DatadogConfig)],
 )
 def test_spans_name_the_cluster_of_the_proxys_node_as_their_service(provider: str, config: Any) -> None:
     world = traced_world(f"providers: [{{name: {provider}}}]", more=GATEWAY)

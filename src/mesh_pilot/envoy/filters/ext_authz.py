@@ -226,7 +226,7 @@ def delegation(view: View, namespace: str, policies: tuple[ConfigKey, ...]) -> D
 def provider_config(view: View, namespace: str, name: str) -> ExtAuthzConfig | ProviderUnavailable:
     """The configuration for a provider, for proxies of a namespace."""
     provider = extension_provider(view, name)
-    if provider is None:
+    if provider is None or provider.name != name:
         return ProviderUnavailable(f"the mesh config has no extension provider {name}")
     settings = provider.envoy_ext_authz_http or provider.envoy_ext_authz_grpc
     if settings is None:

@@ -116,10 +116,18 @@ def _on_listeners(view: View) -> bool:
 
 def _built(view: View, context: PolicyContext, http: bool) -> Iterator[tuple[accesslog_pb2.AccessLog, AccessLogger]]:
     """The logs that can be built, without their filters. An internal error in one only costs that log."""
-    for logger in optional(view, access_loggers.query(context), ()):
+    loggers = optional(view, access_loggers.query(context), ())
+    if loggers and not any(_is_usable(view, context, logger.provider) for logger in loggers):
+        loggers = (AccessLogger(MESH_FILE),)  # as in Istio, if no provider can be used
+    for logger in loggers:
         log = optional(view, _access_log.query(context, logger.provider, http), None)
         if log is not None:
             yield accesslog_pb2.AccessLog.FromString(log), logger
+
+
+def _is_usable(view: View, context: PolicyContext, provider: str) -> bool:
+    kinds = (optional(view, _access_log.query(context, provider, http), None) for http in (True, False))
+    return provider == MESH_FILE or any(log is not None for log in kinds)
 
 
 @derived
@@ -137,7 +145,7 @@ def _log(view: View, context: PolicyContext, provider: str, http: bool) -> acces
     if found is None:
         return None
     own = found.envoy_file_access_log
-    if provider == ENVOY and own is not None and own.log_format is None and not own.omit_empty_values:
+    if found.name == ENVOY and own is not None and own.log_format is None and not own.omit_empty_values:
         return _mesh_log(file, own.path or STDOUT)
     return provider_log(view, context.namespace, found, http=http)
 

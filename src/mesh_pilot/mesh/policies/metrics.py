@@ -64,17 +64,15 @@ def metric_settings(view: View, context: PolicyContext) -> tuple[MetricSettings,
     entries = [e for spec in telemetry_for(view, context.namespace, context.labels) for e in spec.metrics]
     defaults = view.mesh().default_providers
     inherited = tuple(defaults.metrics if defaults else ())
-    in_force = not entries and _has_metrics(view, inherited)
     # An entry without providers has those of the wider level, and overrides nothing if these take no metrics.
     for entry in entries:
         inherited = provider_names(entry.providers) or inherited
         if not _has_metrics(view, inherited):
             continue
-        in_force = True
         for override in entry.overrides:
             if override.match is None or override.match.mode in (Mode.CLIENT_AND_SERVER, mode):
                 _apply(override, overrides)
-    if not in_force:
+    if not _has_metrics(view, inherited):
         return ()
     return tuple(
         MetricSettings(metric, tuple(sorted(override.tags.items())))

@@ -39,9 +39,9 @@ BUILT_IN = {
 
 @derived
 def extension_provider(view: View, name: str) -> Provider | None:
-    """A provider by its name; None if the mesh config lacks it."""
-    declared = (p for p in view.mesh().extension_providers if p.name == name)
-    return next(declared, BUILT_IN.get(name))
+    """A provider by its name, in which case does not count; None if the mesh config lacks it."""
+    declared = (p for p in view.mesh().extension_providers if p.name.lower() == name.lower())
+    return next(declared, BUILT_IN.get(name.lower()))
 
 
 def provider_cluster(view: View, namespace: str, service: str, port: int) -> tuple[str, str] | None:

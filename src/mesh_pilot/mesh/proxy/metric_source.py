@@ -95,19 +95,19 @@ def endpoint_names(endpoint: Endpoint, namespace: str) -> Names:
 @derived
 def metrics_anywhere(view: View) -> bool:
     """True if some proxy of the mesh may have metrics of requests."""
-    return any(provider in _usable(view) for provider in _named(view, None))
+    return any(provider.lower() in _usable(view) for provider in _named(view, None))
 
 
 @derived
 def metrics_in(view: View, namespace: str) -> bool:
     """True if some proxy of a namespace may have them."""
-    return any(provider in _usable(view) for provider in _named(view, namespace))
+    return any(provider.lower() in _usable(view) for provider in _named(view, namespace))
 
 
 @derived
 def _usable(view: View) -> frozenset[str]:
-    """The names of the providers of metrics."""
-    return frozenset(p.name for p in view.mesh().extension_providers if p.prometheus is not None)
+    """The names of the providers of metrics, in lower case."""
+    return frozenset(p.name.lower() for p in view.mesh().extension_providers if p.prometheus is not None)
 
 
 def _named(view: View, namespace: str | None) -> Iterator[str]:

@@ -71,13 +71,13 @@ def span_needs(view: View, namespace: str, own: str) -> SpanNeeds:
     """The parts that any tracer may need of proxies in a namespace with this ProxyConfig."""
     mesh = view.mesh()
     providers = mesh.extension_providers
-    semantic = {p.name for p in providers if p.opentelemetry is not None and _is_semantic(p.opentelemetry)}
-    by_cluster = {p.name for p in providers if p.opentelemetry is not None or p.datadog is not None} - semantic
-    named = set(mesh.default_providers.tracing[:1] if mesh.default_providers else ())
+    semantic = {p.name.lower() for p in providers if p.opentelemetry is not None and _is_semantic(p.opentelemetry)}
+    by_cluster = {p.name.lower() for p in providers if p.opentelemetry is not None or p.datadog is not None} - semantic
+    named = {name.lower() for name in (mesh.default_providers.tracing[:1] if mesh.default_providers else ())}
     settings = proxy_settings(view, own).tracing
     tags = bool(settings and settings.enable_istio_tags)
     for entry in _entries(view, namespace):
-        named.update(p.name for p in entry.providers[:1])
+        named.update(p.name.lower() for p in entry.providers[:1])
         tags = tags or bool(entry.enable_istio_tags)
     return SpanNeeds(not named.isdisjoint(by_cluster), not named.isdisjoint(semantic), tags)
 
