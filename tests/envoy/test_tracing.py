@@ -53,7 +53,7 @@ def test_the_narrower_telemetry_adds_to_what_the_wider_says_of_tracing() -> None
     ("entry", "expected"),
     [
         ("providers: [{name: zipkin}]", {"env": "prod"}),
-        ("providers: [{name: zipkin}], customTags: {a: {literal: {value: b}}}", {"a": "b"}),
+        ("providers: [{name: zipkin}], customTags: {a: {literal: {value: b}}, none: {}}", {"a": "b"}),
     ],
 )
 def test_tags_of_the_mesh_config_hold_until_a_telemetry_has_its_own(entry: str, expected: dict[str, str]) -> None:

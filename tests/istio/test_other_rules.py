@@ -159,11 +159,11 @@ TELEMETRIES = [
     Rule("tracing[0].providers", [{"name": "a"}], [{}], "is missing", "tracing[0].providers[0].name"),
     warns("tracing[0].providers", [{"name": "a"}], [{"name": "a"}, {"name": "b"}], "the first is used"),
     Rule("tracing[0].randomSamplingPercentage", 0, 100.5, "not a percentage"),
-    Rule(
+    warns(
         "tracing[0].customTags",
         {"a": {"literal": {"value": "b"}}},
         {"a": {}},
-        "needs one of literal",
+        "has no effect: needs one of literal",
         "tracing[0].customTags[a]",
     ),
     Rule(

@@ -103,7 +103,7 @@ def tracing_config(view: View, context: PolicyContext) -> TracingConfig:
     settings = tracing_settings(view, context)
     if settings is None:
         return NO_TRACING
-    tags = [_tag(name, tag) for name, tag in settings.tags.items()]
+    tags = [made for name, tag in settings.tags.items() if (made := _tag(name, tag)) is not None]
     if settings.istio_tags:
         tags += _istio_tags(context.spans.tags)
     config = hcm_pb2.HttpConnectionManager.Tracing(
@@ -193,7 +193,8 @@ def _istio_tags(tags: Tags) -> list[CustomTag]:
     return custom_tags
 
 
-def _tag(name: str, tag: Tag) -> CustomTag:
+def _tag(name: str, tag: Tag) -> CustomTag | None:
+    """Envoy's tag; None for one without a value."""
     if tag.environment is not None:
         source = tag.environment
         return CustomTag(
@@ -206,7 +207,7 @@ def _tag(name: str, tag: Tag) -> CustomTag:
         )
     if isinstance(tag, api.TracingCustomTag) and tag.formatter is not None:
         return CustomTag(tag=name, value=tag.formatter.value)
-    return CustomTag(tag=name, literal=CustomTag.Literal(value=tag.literal.value if tag.literal else ""))
+    return CustomTag(tag=name, literal=CustomTag.Literal(value=tag.literal.value)) if tag.literal is not None else None
 
 
 # -- tracers: Envoy's message for each kind of extension provider that collects traces

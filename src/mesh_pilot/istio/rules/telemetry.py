@@ -61,7 +61,7 @@ def _check_tag(path: str, tag: api.TracingCustomTag | MeshTag) -> Iterator[Probl
             yield error(f"{path}.environment.name", "is missing")
     elif not isinstance(tag, api.TracingCustomTag) or tag.formatter is None:
         known = "literal, header, environment and formatter" if isinstance(tag, api.TracingCustomTag) else _MESH_TAGS
-        yield error(path, f"needs one of {known}")
+        yield warning(path, f"has no effect: needs one of {known}")
     else:
         reason = format_reason(tag.formatter.value) if tag.formatter.value else "is missing"
         yield from check(f"{path}.formatter.value", reason)
