@@ -255,6 +255,15 @@ def test_ingress_listeners_take_the_place_of_the_services_ports() -> None:
     assert tcp(own.filter_chains[0]).cluster == "inbound|9000||"
 
 
+def test_spans_of_a_sidecar_of_the_root_namespace_name_the_namespace_of_the_proxy() -> None:
+    root = INGRESS.replace("namespace: shop", "namespace: istio-system")
+    root = root.replace("  workloadSelector: {labels: {app: web}}\n", "")
+    captured = virtual_inbound(world_of(web() + root))
+    chain = next(c for c in captured.filter_chains if c.filter_chain_match.destination_port.value == 9080)
+    (route,) = manager(chain).route_config.virtual_hosts[0].routes
+    assert route.decorator.operation == "web.shop:9080/*"
+
+
 def test_an_ingress_listener_ends_tls_of_its_own_where_the_mesh_has_none() -> None:
     tls = INGRESS.replace(
         '9080, name: http, protocol: HTTP}, defaultEndpoint: "127.0.0.1:8080"',

@@ -323,7 +323,7 @@ def _ingress(view: View, config: Config, workload: Workload) -> Iterator[Inbound
         yield InboundPort(
             number=port.number,
             protocol=Protocol.parse(port.protocol),
-            host=f"{config.name}.{config.namespace}",
+            host=f"{config.name}.{scope.namespace}",  # the spans' name, as in Istio
             service_port=port.number,
             bind=bind,
             listen=(bind,) if uncaptured else (),
