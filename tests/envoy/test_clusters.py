@@ -393,6 +393,7 @@ def test_new_endpoints_warm_up() -> None:
         ("httpHeaderName: x", Cluster.RING_HASH, 1024),
         ("httpHeaderName: x, minimumRingSize: 4096", Cluster.RING_HASH, 4096),
         ("useSourceIp: true, ringHash: {minimumRingSize: 9}", Cluster.RING_HASH, 9),
+        ("ringHash: {minimumRingSize: 9}", Cluster.RING_HASH, 9),
         ("useSourceIp: true, maglev: {tableSize: 101}", Cluster.MAGLEV, 101),
         ("useSourceIp: true, maglev: {tableSize: 101}", Cluster.MAGLEV, 101),
     ],

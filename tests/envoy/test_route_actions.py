@@ -64,6 +64,12 @@ def test_rewrites() -> None:
     assert regex["regex_rewrite"] == {"pattern": {"regex": "^/a/(.*)$"}, "substitution": "/b/\\1"}
 
 
+def test_a_fault_without_a_status_or_a_delay_has_no_effect() -> None:
+    half = "fault: {abort: {percentage: {value: 5}}, delay: {percentage: {value: 5}}}"
+    (fault,) = route(f"{half}, {TO_WEB}")["typed_per_filter_config"].values()
+    assert list(fault) == ["@type"]
+
+
 AS_SENT = {"trace_sampled": False, "disable_shadow_host_suffix_append": True}
 
 

@@ -229,7 +229,12 @@ POLICIES = [
         "not supported",
         "http[0].fault.abort.http2Error",
     ),
-    Rule("http[0].fault.abort", {"httpStatus": 503}, {"percentage": {"value": 5}}, "needs httpStatus"),
+    warns(
+        "http[0].fault.abort",
+        {"httpStatus": 503, "percentage": {"value": 5}},
+        {"percentage": {"value": 5}},
+        "needs httpStatus",
+    ),
     Rule(
         "http[0].fault.abort",
         {"httpStatus": 503, "percentage": {"value": 0}},
@@ -237,7 +242,12 @@ POLICIES = [
         "not a percentage",
         "http[0].fault.abort.percentage.value",
     ),
-    Rule("http[0].fault.delay", {"fixedDelay": "1s"}, {"percentage": {"value": 5}}, "needs fixedDelay"),
+    warns(
+        "http[0].fault.delay",
+        {"fixedDelay": "1s", "percentage": {"value": 5}},
+        {"percentage": {"value": 5}},
+        "needs fixedDelay",
+    ),
     Rule(
         "http[0].fault.delay",
         {"fixedDelay": "1s"},

@@ -22,7 +22,7 @@ BALANCING = [
         "only one of simple and consistentHash",
         "trafficPolicy.loadBalancer.consistentHash",
     ),
-    Rule(HASH, {"httpHeaderName": "x"}, {}, "needs one of httpHeaderName"),
+    warns(HASH, {"httpHeaderName": "x"}, {}, "has none of httpHeaderName"),
     Rule(HASH, {"httpHeaderName": "a b"}, {"httpHeaderName": "a\rb"}, "no header can have", f"{HASH}.httpHeaderName"),
     Rule(
         HASH,

@@ -29,8 +29,9 @@ def _per_route(spec: api.HttpRoute) -> any_pb2.Any | None:
     result = fault_pb2.HTTPFault()
     if spec.fault.delay is not None and spec.fault.delay.fixed_delay is not None:
         result.delay.CopyFrom(_delay(spec.fault.delay))
-    if spec.fault.abort is not None:
-        result.abort.CopyFrom(_abort(spec.fault.abort))
+    abort = spec.fault.abort
+    if abort is not None and (abort.http_status is not None or abort.grpc_status is not None):
+        result.abort.CopyFrom(_abort(abort))
     return any_of(result)
 
 

@@ -113,7 +113,7 @@ def _check_abort(path: str, abort: api.HttpFaultInjectionAbort) -> Iterator[Prob
     elif abort.http2_error is not None:
         yield error(f"{path}.http2Error", "is not supported; use httpStatus or grpcStatus")
     else:
-        yield error(path, "needs httpStatus or grpcStatus")
+        yield warning(path, "has no effect: needs httpStatus or grpcStatus")
 
 
 def _check_delay(path: str, delay: api.HttpFaultInjectionDelay) -> Iterator[Problem]:
@@ -127,7 +127,7 @@ def _check_delay(path: str, delay: api.HttpFaultInjectionDelay) -> Iterator[Prob
     elif delay.exponential_delay is not None:
         yield error(f"{path}.exponentialDelay", "is not supported; use fixedDelay")
     else:
-        yield error(path, "needs fixedDelay")
+        yield warning(path, "has no effect: needs fixedDelay")
 
 
 def check_retries(path: str, retries: api.HttpRetry | None) -> Iterator[Problem]:

@@ -85,7 +85,8 @@ def _check_hash(path: str, settings: api.LoadBalancerSettingsConsistentHashLb) -
         settings.http_query_parameter_name,
     )
     if all(key is None for key in keys):
-        yield error(path, "needs one of httpHeaderName, httpCookie, useSourceIp and httpQueryParameterName")
+        known = "httpHeaderName, httpCookie, useSourceIp and httpQueryParameterName"
+        yield warning(path, f"has none of {known}: without an EnvoyFilter that hashes, endpoints are chosen at random")
     yield from check_values(path, settings, empty_reason, "http_header_name", "http_query_parameter_name")
     yield from check(f"{path}.httpHeaderName", header_text_reason(settings.http_header_name or ""))
     yield from check_parts(path, settings, _check_cookie, "http_cookie")
