@@ -90,6 +90,52 @@ def test_hidden_services_are_told_from_unknown_ones(tmp_path: Path) -> None:
     assert of_text(text, tmp_path).findings[0].fix == "reviews.other.test is not exported to the namespace shop."
 
 
+DELEGATION = """\
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: root, namespace: shop}
+spec:
+  hosts: [a.test]
+  http:
+  - {match: [{uri: {prefix: /a}}], delegate: {name: %s, namespace: lab}}
+  - {match: [{uri: {prefix: /b}, gateways: [mesh]}], delegate: {name: inner, namespace: lab}}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: inner, namespace: lab}
+spec: {%s http: [{match: [%s], directResponse: {status: 200}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "match", "told"),
+    [
+        ("inner", "", "{uri: {prefix: /a/1}}", []),
+        ("inner", "", "{uri: {prefix: /b/1}, gateways: [mesh]}", []),
+        (
+            "iner",
+            "",
+            "{uri: {prefix: /b}}",
+            [('Referenced delegate not found: "lab/iner"', "spec.http[0].delegate.name")],
+        ),
+        ("inner", "exportTo: [other],", "{method: {exact: GET}}", ["lab/inner is not exported to shop."] * 2),
+        ("inner", "hosts: [b.test],", "{method: {exact: GET}}", ["lab/inner has hosts: a delegate has none."] * 2),
+        ("inner", "", "{uri: {prefix: /a}}, {uri: {prefix: /c}}", [("http[0] of shop/root", "spec.http[0].match[1]")]),
+        ("inner", "", "{uri: {prefix: /c}}", [("http[0] of shop/root", "spec.http[0].match[0]")]),
+    ],
+)
+def test_delegation_that_leads_nowhere_is_told(
+    name: str, more: str, match: str, told: list[tuple[str, str] | str], tmp_path: Path
+) -> None:
+    found = of_text(DELEGATION % (name, more, match), tmp_path).findings
+    assert len(found) == len(told)
+    for finding, expected in zip(found, told, strict=True):
+        if isinstance(expected, str):
+            assert finding.fix == expected
+        else:
+            assert expected[0] in finding.reason and finding.field == expected[1]
+
+
 def test_credentials_are_looked_for_where_a_folder_of_them_is_given(tmp_path: Path) -> None:
     gateway = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec:\n"
     gateway += "  selector: {istio: edge}\n  servers:\n  - hosts: ['*']\n"

@@ -31,6 +31,7 @@ ANALYZERS: tuple[Analyzer, ...] = (
     virtual_services.destinations,
     virtual_services.subsets,
     virtual_services.gateways,
+    virtual_services.delegates,
     virtual_services.subsets_at_ingress,
     virtual_services.claims,
     virtual_services.near_hosts,
