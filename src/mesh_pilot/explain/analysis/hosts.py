@@ -85,6 +85,9 @@ class Hosts:
         """Everything with exactly this full name."""
         return self._named.get(host, ())
 
+    def __iter__(self) -> Iterator[KnownHost]:
+        return (known for of_name in self._named.values() for known in of_name)
+
     def may_be_elsewhere(self, host: str) -> bool:
         """True if a registry that is not part of the picture may have a host."""
         return not self._picture.is_whole and host.endswith(_REGISTRY_SUFFIX)

@@ -305,7 +305,7 @@ def _server(
 ) -> GatewayServer:
     """``made``: of the Gateway API."""
     protocol = Protocol.parse(port.protocol)
-    kind = ServerKind.UDP if made and protocol is Protocol.UDP else _kind(protocol, spec.tls)
+    kind = ServerKind.UDP if made and protocol is Protocol.UDP else server_kind(protocol, spec.tls)
     return GatewayServer(
         gateway=key,
         index=index,
@@ -322,7 +322,7 @@ def _server(
     )
 
 
-def _kind(protocol: Protocol, tls: api.ServerTlsSettings | None) -> ServerKind:
+def server_kind(protocol: Protocol, tls: api.ServerTlsSettings | None) -> ServerKind:
     if protocol.is_http:
         return ServerKind.HTTP
     if tls is None:

@@ -63,6 +63,27 @@ def _endpoint_labels(survey: AnalysisContext, known: KnownHost) -> list[Mapping[
     return [dict(labels) for labels in distinct]
 
 
+def ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
+    """Settings for ports that the host does not have, such as those that its workloads listen on."""
+    for config in survey.of("DestinationRule"):
+        spec = config.spec
+        host = survey.full_host(spec.host, config.namespace)
+        numbers = sorted({port.number for known in survey.hosts.named(host) for port in known.ports})
+        if not numbers or "*" in host or survey.hosts.may_be_elsewhere(host):
+            continue
+        policies = [("spec.trafficPolicy", spec.traffic_policy)]
+        policies += [
+            (f"spec.subsets[{i}].trafficPolicy", subset.traffic_policy) for i, subset in enumerate(spec.subsets)
+        ]
+        for path, policy in policies:
+            for index, settings in enumerate(policy.port_level_settings if policy is not None else ()):
+                if settings.port is not None and settings.port.number not in numbers:
+                    there = ", ".join(map(str, numbers))
+                    reason = f"has no effect: {host} has no port {settings.port.number}; clients call it at {there}"
+                    place = f"{path}.portLevelSettings[{index}].port.number"
+                    yield found(codes.FIELD_WITHOUT_EFFECT, config, place, reason)
+
+
 def certificates(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """TLS without CA certificates: servers are verified by those of each proxy's operating system."""
     for config in survey.of("DestinationRule"):

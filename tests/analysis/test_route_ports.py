@@ -1,0 +1,95 @@
+"""Rules that apply at no port are told, and only these: proxies are sent the same without them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mesh_pilot.explain.analysis.command_line import analyze
+from mesh_pilot.explain.analysis.suppressions import Suppressions
+from tests.support.golden import Dump
+from tests.support.routing import config, router, service, virtual_service
+from tests.support.worlds import sidecar, world_of
+
+SERVICES = service("other.test", ports="7000 http HTTP, 7001 tcp TCP")
+HTTP = "http: [{%s route: [{destination: {host: other.test, port: {number: 7000}}}]}]"
+TLS = "tls: [{match: [{sniHosts: [a.test] %s}], route: [{destination: {host: other.test, port: {number: 7001}}}]}]"
+TCP = "tcp: [{%s route: [{destination: {host: other.test, port: {number: 7001}}}]}]"
+
+
+def gateway(port: str, more: str = "") -> str:
+    return config(
+        "Gateway", "edge", f"{{selector: {{istio: edge}}, servers: [{{port: {{{port}}}, hosts: ['*'] {more}}}]}}"
+    )
+
+
+def sent(text: str) -> list[dict[str, Any]]:
+    """What a sidecar and a router are sent, without where it comes from."""
+    world = world_of(text)
+    proxies = (sidecar(namespace="shop"), router(namespace="shop"))
+    return [Dump(world, proxy, wanted=("listeners", "routes")).run() for proxy in proxies]
+
+
+def told(text: str, folder: Path) -> list[str]:
+    (folder / "a.yaml").write_text(text)
+    found = analyze([str(folder / "a.yaml")], io.BytesIO(), suppressions=Suppressions(()))
+    return [each.field for each in found.findings if each.code == "MP0001"]
+
+
+PASSTHROUGH = gateway("number: 443, name: tls, protocol: TLS", ", tls: {mode: PASSTHROUGH}")
+TERMINATED = gateway("number: 443, name: https, protocol: HTTPS", ", tls: {mode: SIMPLE, credentialName: a}")
+MUTUAL = gateway("number: 443, name: tls, protocol: TLS", ", tls: {mode: ISTIO_MUTUAL}")
+PLAIN = gateway("number: 80, name: http, protocol: HTTP")
+BYTES = gateway("number: 9000, name: tcp, protocol: TCP")
+
+
+@pytest.mark.parametrize(
+    ("around", "rules", "field"),
+    [
+        (PASSTHROUGH, HTTP % "", "spec.http"),
+        (PASSTHROUGH, TLS % "", ""),
+        (PASSTHROUGH, TCP % "", "spec.tcp"),
+        (TERMINATED, TLS % "", "spec.tls"),
+        (TERMINATED, HTTP % "", ""),
+        (MUTUAL, TLS % "", "spec.tls"),
+        (MUTUAL, HTTP % "", "spec.http"),
+        (MUTUAL, TCP % "", ""),
+        (PLAIN, TCP % "", "spec.tcp"),
+        (PLAIN, HTTP % "match: [{port: 8080}],", "spec.http[0].match"),
+        (PLAIN, HTTP % "match: [{gateways: [mesh]}],", "spec.http[0].match"),
+        (PLAIN, HTTP % "match: [{gateways: [shop/edge], port: 80}],", ""),
+        (BYTES, HTTP % "", "spec.http"),
+        (BYTES, TCP % "match: [{port: 9001}],", "spec.tcp[0].match"),
+        (BYTES, TCP % "match: [{port: 9000}],", ""),
+        (service("a.test", ports="443 tls TLS"), HTTP % "", "spec.http"),
+        (service("a.test", ports="443 tls TLS") + service("b.test"), HTTP % "", ""),
+        (service("a.test", ports="443 tls TLS"), TLS % ", port: 8443", "spec.tls[0].match"),
+        (service("a.test", ports="443 tls TLS"), TLS % ", port: 443", ""),
+        (service("a.test", ports="8080 http HTTP"), TCP % "", "spec.tcp"),
+        (service("a.test", ports="8080 http HTTP"), HTTP % "match: [{port: 8081}],", "spec.http[0].match"),
+        (service("a.test", ports="8080 x", addresses="10.5.0.1"), TCP % "", ""),
+        (service("a.test", ports="8080 x"), HTTP % "", ""),
+        (service("a.test", ports="8080 tcp TCP"), HTTP % "", "spec.http"),
+        (service("a.test", ports="8080 tcp TCP"), TCP % "", ""),
+    ],
+)
+def test_rules_without_effect_are_told_and_no_others(around: str, rules: str, field: str, tmp_path: Path) -> None:
+    where = "gateways: [edge]," if "kind: Gateway" in around else ""
+    text = SERVICES + around
+    whole = text + virtual_service("vs", f"{{hosts: [a.test], {where} {rules}}}")
+    assert told(whole, tmp_path) == ([field] if field else [])
+    assert (sent(whole) == sent(text)) is bool(field)
+
+
+@pytest.mark.parametrize(("number", "subset", "is_told"), [(80, False, False), (8080, False, True), (8080, True, True)])
+def test_settings_for_a_port_that_the_host_lacks_are_told(
+    number: int, subset: bool, is_told: bool, tmp_path: Path
+) -> None:
+    policy = f"trafficPolicy: {{portLevelSettings: [{{port: {{number: {number}}}, tls: {{mode: DISABLE}}}}]}}"
+    inner = f"subsets: [{{name: v1, {policy}}}]" if subset else policy
+    path = "spec.subsets[0].trafficPolicy" if subset else "spec.trafficPolicy"
+    found = told(service("a.test") + config("DestinationRule", "dr", f"{{host: a.test, {inner}}}"), tmp_path)
+    assert found == ([f"{path}.portLevelSettings[0].port.number"] if is_told else [])
