@@ -117,3 +117,17 @@ def test_tcp_rules_of_a_gateways_port_are_not_told_apart_by_host(
     found = messages(TCP.replace("MATCH_a", a).replace("MATCH_b", b), tmp_path)
     reason = "is never used: tcp[0] of shop/a matches every request that this one does"
     assert [(code, text) for code, text, _ in found] == ([("MP0020", reason)] if is_shadowed else [])
+
+
+def test_a_host_below_a_wildcard_service_is_no_destination_and_has_no_rule(tmp_path: Path) -> None:
+    """Proxies have one cluster for the service, by its own host."""
+    text = MESH.replace("hosts: [reviews.shop.test], exportTo", "hosts: ['*.shop.test'], exportTo")
+    text = text.replace("resolution: DNS", "resolution: NONE").replace("NAMESPACE", "shop")
+    rule = (
+        "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: reviews, namespace: shop}\n"
+    )
+    rule += "spec: {host: %s}\n"
+    found = {code: fix for code, _, fix in messages(text + rule % "reviews.shop.test", tmp_path)}
+    assert found == {"IST0101": "Write *.shop.test, the host of the service.", "IST0174": "Did you mean *.shop.test?"}
+    right = text.replace("host: reviews.shop.test", "host: '*.shop.test'")
+    assert messages(right + rule % "'*.shop.test'", tmp_path) == []

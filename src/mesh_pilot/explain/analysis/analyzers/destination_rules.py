@@ -24,14 +24,14 @@ def hosts_and_subsets(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Hosts that do not exist, and subsets that select no endpoint."""
     for config in survey.of("DestinationRule"):
         spec = config.spec
+        full = survey.full_host(spec.host, config.namespace)
         known = survey.hosts.find(spec.host, config.namespace, spec.export_to)
         # A host may be that of a registry that is not read, or a wildcard over several; a subset may be of Pods that
-        # are not in the picture. Only what is certainly wrong is said.
-        if known is None:
-            full = survey.full_host(spec.host, config.namespace)
+        # are not in the picture. Only what is certainly wrong is said. A host below a wildcard service is no service.
+        if known is None or (known.host != full and not full.startswith("*")):
             if survey.hosts.may_be_elsewhere(full) or _covers_any(survey, full):
                 continue
-            near = survey.hosts.meant(spec.host, config.namespace)
+            near = known.host if known is not None else survey.hosts.meant(spec.host, config.namespace)
             fix = f"Did you mean {near}?" if near else ""
             yield found(codes.UNKNOWN_RULE_HOST, config, "spec.host", spec.host, fix=fix)
             continue

@@ -56,12 +56,15 @@ def destinations(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     for config in survey.of("VirtualService"):
         for target in route_targets(config.spec):
             host = target.destination.host
+            full = survey.full_host(host, config.namespace)
             known = survey.hosts.find(host, config.namespace, config.spec.export_to)
-            if known is not None:
+            if known is not None and known.host == full:
                 yield from _port(config, target, known)
-            elif not survey.hosts.may_be_elsewhere(survey.full_host(host, config.namespace)):
+            elif not survey.hosts.may_be_elsewhere(full):
                 what = "mirror host" if target.is_mirror else "host"
-                yield found(codes.NOT_FOUND, config, f"{target.path}.host", what, host, fix=_hint(survey, host, config))
+                # Proxies have one cluster for a wildcard service, by its own host: for none of the hosts below it.
+                fix = f"Write {known.host}, the host of the service." if known else _hint(survey, host, config)
+                yield found(codes.NOT_FOUND, config, f"{target.path}.host", what, host, fix=fix)
 
 
 def _hint(survey: AnalysisContext, host: str, config: Config) -> str:
