@@ -93,3 +93,13 @@ def test_settings_for_a_port_that_the_host_lacks_are_told(
     path = "spec.subsets[0].trafficPolicy" if subset else "spec.trafficPolicy"
     found = told(service("a.test") + config("DestinationRule", "dr", f"{{host: a.test, {inner}}}"), tmp_path)
     assert found == ([f"{path}.portLevelSettings[0].port.number"] if is_told else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "field"), [("http", "a", ""), ("htp", "a", "spec.ports[htp]"), ("htp", "b", "")]
+)
+def test_a_port_of_an_entry_that_no_service_has_is_told(name: str, label: str, field: str, tmp_path: Path) -> None:
+    selector = "endpoints: [], workloadSelector: {labels: {app: a}}"
+    text = service("a.test").replace("endpoints: [{address: 127.0.0.1}]", selector)
+    entry = f"{{address: 10.0.0.1, labels: {{app: {label}}}, ports: {{{name}: 8081}}}}"
+    assert told(text + config("WorkloadEntry", "one", entry), tmp_path) == ([field] if field else [])

@@ -43,6 +43,7 @@ ANALYZERS: tuple[Analyzer, ...] = (
     mesh_hosts.protocols,
     mesh_hosts.ports_left_out,
     mesh_hosts.addresses,
+    mesh_hosts.entry_ports,
     mesh_hosts.weights,
     host_owners.contested,
     host_owners.refused,

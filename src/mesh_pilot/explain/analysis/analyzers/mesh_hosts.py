@@ -113,6 +113,26 @@ def addresses(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
                 yield found(codes.ADDRESSES_REQUIRED, config, f"spec.ports[{index}]")
 
 
+def entry_ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
+    """Ports of WorkloadEntries under names that no service has which selects them: the services' own ports count."""
+    if survey.of_kubernetes("Service") or any(
+        s and s.registry == "Kubernetes" for s in survey.picture.services.values()
+    ):
+        return  # Their ports have names that only their registry reads.
+    selecting: dict[str, list[Config]] = defaultdict(list)
+    for service in survey.of("ServiceEntry"):
+        if service.spec.workload_selector is not None:
+            selecting[service.namespace].append(service)
+    for config in survey.of("WorkloadEntry"):
+        labels = {**config.labels, **config.spec.labels}.items()
+        services = [s for s in selecting[config.namespace] if s.spec.workload_selector.labels.items() <= labels]
+        names = dict.fromkeys(port.name for service in services for port in service.spec.ports)
+        for name in config.spec.ports:
+            if names and name not in names:
+                reason = f"has no effect: the ports of services that select it are named {', '.join(names)}"
+                yield found(codes.FIELD_WITHOUT_EFFECT, config, f"spec.ports[{name}]", reason)
+
+
 def weights(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Weights that do not sum to 100."""
     for config in survey.of("VirtualService"):
