@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from mesh_pilot.explain.analysis.analyze import analyze_picture
 from mesh_pilot.explain.analysis.command_line import analyze
+from mesh_pilot.explain.analysis.input import picture_of
 from mesh_pilot.explain.analysis.suppressions import Suppressions
 from tests.support.golden import Dump
 from tests.support.routing import config, router, service, virtual_service
@@ -103,3 +105,25 @@ def test_a_port_of_an_entry_that_no_service_has_is_told(name: str, label: str, f
     text = service("a.test").replace("endpoints: [{address: 127.0.0.1}]", selector)
     entry = f"{{address: 10.0.0.1, labels: {{app: {label}}}, ports: {{{name}: 8081}}}}"
     assert told(text + config("WorkloadEntry", "one", entry), tmp_path) == ([field] if field else [])
+
+
+@pytest.mark.parametrize(
+    ("resolution", "exported", "interception", "namespace", "is_told"),
+    [
+        ("NONE", "'*'", "NONE", "shop", True),
+        ("NONE", "'*'", "REDIRECT", "shop", False),
+        ("NONE", ".", "NONE", "lab", False),
+        ("DNS", "'*'", "NONE", "shop", False),
+    ],
+)
+def test_an_original_destination_that_connected_sidecars_cannot_know_is_told(
+    resolution: str, exported: str, interception: str, namespace: str, is_told: bool
+) -> None:
+    ports = "[{number: 443, name: tls, protocol: TLS}]"
+    entry = f"{{hosts: [a.test], exportTo: [{exported}], resolution: {resolution}, ports: {ports}}}"
+    proxy = sidecar(namespace=namespace, INTERCEPTION_MODE=interception)
+    world = world_of(config("ServiceEntry", "a", entry))
+    (cluster,) = [c for name, c in Dump(world, proxy).run()["clusters"].items() if name.startswith("outbound")] or [{}]
+    assert (cluster.get("type") == "EDS") is is_told
+    found = analyze_picture(picture_of(world, [proxy]))
+    assert [each.path for each in found if each.type.code == "MP0001"] == (["spec.resolution"] if is_told else [])

@@ -44,6 +44,7 @@ ANALYZERS: tuple[Analyzer, ...] = (
     mesh_hosts.ports_left_out,
     mesh_hosts.addresses,
     mesh_hosts.entry_ports,
+    mesh_hosts.leading_nowhere,
     mesh_hosts.weights,
     host_owners.contested,
     host_owners.refused,

@@ -11,6 +11,7 @@ from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, full_name, listed
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.world.names import MESH_GATEWAY, PUBLIC, export_namespaces
 
 _LISTED = 50
@@ -113,12 +114,27 @@ def addresses(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
                 yield found(codes.ADDRESSES_REQUIRED, config, f"spec.ports[{index}]")
 
 
+def leading_nowhere(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
+    """ServiceEntries of resolution NONE at connected sidecars that know no original destination."""
+    plain = {
+        proxy.namespace
+        for proxy in survey.picture.proxies or ()
+        if proxy.type is NodeType.SIDECAR and proxy.interception is Interception.NONE
+    }
+    default = survey.mesh.default_service_export_to
+    for config in survey.of("ServiceEntry") if plain else ():
+        visible = export_namespaces(config.spec.export_to, default, config.namespace)
+        if config.spec.resolution is api.ServiceEntryResolution.NONE and (PUBLIC in visible or plain & visible):
+            reason = "NONE leads nowhere at sidecars that redirect no connections, and such are connected"
+            fix = "Use DNS, or DYNAMIC_DNS for a wildcard host."
+            yield found(codes.FIELD_WITHOUT_EFFECT, config, "spec.resolution", reason, fix=fix)
+
+
 def entry_ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Ports of WorkloadEntries under names that no service has which selects them: the services' own ports count."""
-    if survey.of_kubernetes("Service") or any(
-        s and s.registry == "Kubernetes" for s in survey.picture.services.values()
-    ):
-        return  # Their ports have names that only their registry reads.
+    registered = (service for service in survey.picture.services.values() if service and service.config is None)
+    if survey.of_kubernetes("Service") or any(service.selector for service in registered):
+        return  # These select entries, too, and only their registry reads the names of their workloads' ports.
     selecting: dict[str, list[Config]] = defaultdict(list)
     for service in survey.of("ServiceEntry"):
         if service.spec.workload_selector is not None:
