@@ -127,3 +127,28 @@ def test_an_original_destination_that_connected_sidecars_cannot_know_is_told(
     assert (cluster.get("type") == "EDS") is is_told
     found = analyze_picture(picture_of(world, [proxy]))
     assert [each.path for each in found if each.type.code == "MP0001"] == (["spec.resolution"] if is_told else [])
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("shop/a.test", ""),
+        ("./A.test", ""),
+        ("'*/a.test'", ""),
+        ("'~/*'", ""),
+        ("lab/www.test", ""),
+        ("shop/unknown.example", ""),
+        ("shop/a.service.consul", ""),
+        ("lab/a.test", "has no effect: a.test is of namespace shop"),
+        ("./www.test", "has no effect: www.test is of namespace lab"),
+        ("shop/long-nme.test", "has no effect: no service has this host; did you mean long-name.test?"),
+    ],
+)
+def test_an_egress_host_that_its_namespace_lacks_is_told(host: str, reason: str, tmp_path: Path) -> None:
+    text = service("a.test") + service("long-name.test")
+    text += virtual_service("www", f"{{hosts: [www.test], {HTTP % ''}}}", namespace="lab") + SERVICES
+    text += config("Sidecar", "default", f"{{egress: [{{hosts: ['./other.test', {host}]}}]}}")
+    (tmp_path / "a.yaml").write_text(text)
+    found = analyze([str(tmp_path / "a.yaml")], io.BytesIO(), suppressions=Suppressions(())).findings
+    told_of_hosts = [(each.field, each.reason) for each in found if each.field.startswith("spec.egress")]
+    assert told_of_hosts == ([("spec.egress[0].hosts[1]", reason)] if reason else [])

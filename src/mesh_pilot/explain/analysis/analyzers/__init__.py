@@ -63,6 +63,7 @@ ANALYZERS: tuple[Analyzer, ...] = (
     gateway_api.statuses,
     gateway_api.parents,
     sidecars.sidecars,
+    sidecars.egress_hosts,
     sidecars.telemetries,
     sidecars.providers,
     policies.authorization,

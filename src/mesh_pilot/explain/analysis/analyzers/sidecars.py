@@ -1,7 +1,8 @@
-"""Objects of which one workload uses one: Sidecars and Telemetries that select none, or the same ones."""
+"""Objects of which one workload uses one: Sidecars and Telemetries that select none, or the same ones; egress hosts."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from mesh_pilot.explain.analysis import codes
@@ -9,6 +10,7 @@ from mesh_pilot.explain.analysis.findings import AnalysisMessage, MessageType
 from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, labels_text, listed
 from mesh_pilot.explain.analysis.workloads import KnownWorkload
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.world.names import HIDDEN, PUBLIC
 
 _LISTED = 50
 """Objects that are named in a message at most."""
@@ -32,6 +34,34 @@ def _is_ambient(namespace: Config) -> bool:
     if labels.get("istio-injection") == "enabled" or labels.get("istio.io/rev"):
         return False
     return labels.get("istio.io/dataplane-mode") == "ambient"
+
+
+def egress_hosts(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
+    """Hosts that a Sidecar lists in a namespace that does not have them, or almost as they are."""
+    owners: dict[str, set[str]] = defaultdict(set)
+    for known in survey.hosts:
+        owners[known.host].add(known.namespace)
+    for config in survey.of("VirtualService"):
+        for host in config.spec.hosts:
+            owners[survey.full_host(host, config.namespace)].add(config.namespace)
+    for config in survey.of("Sidecar"):
+        for i, listener in enumerate(config.spec.egress):
+            for j, written in enumerate(listener.hosts):
+                place, _, host = written.lower().rpartition("/")
+                if "*" not in host and (reason := _elsewhere(survey, owners, config, place, host)):
+                    yield found(codes.FIELD_WITHOUT_EFFECT, config, f"spec.egress[{i}].hosts[{j}]", reason)
+
+
+def _elsewhere(survey: AnalysisContext, owners: Mapping[str, set[str]], config: Config, place: str, host: str) -> str:
+    """Why a namespace has no such host, as far as that is certain."""
+    namespace = config.namespace if place == "." else place
+    there = owners.get(host, ())
+    if namespace == HIDDEN or namespace in there or (there and namespace == PUBLIC):
+        return ""
+    if there:
+        return f"has no effect: {host} is of namespace {', '.join(sorted(there))}"
+    near = "" if survey.hosts.may_be_elsewhere(host) else survey.hosts.meant(host, namespace)
+    return f"has no effect: no service has this host; did you mean {near}?" if near else ""
 
 
 def telemetries(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
