@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from mesh_pilot.explain.analysis.analyze import analyze_picture
@@ -152,3 +153,24 @@ def test_an_egress_host_that_its_namespace_lacks_is_told(host: str, reason: str,
     found = analyze([str(tmp_path / "a.yaml")], io.BytesIO(), suppressions=Suppressions(())).findings
     told_of_hosts = [(each.field, each.reason) for each in found if each.field.startswith("spec.egress")]
     assert told_of_hosts == ([("spec.egress[0].hosts[1]", reason)] if reason else [])
+
+
+@pytest.mark.parametrize(
+    ("listener", "is_whole", "is_told"),
+    [
+        ("hosts: [./a.test], port: {number: 80, protocol: HTTP, name: x}", False, False),
+        ("hosts: [./a.test], port: {number: 5757, protocol: HTTP, name: x}", False, True),
+        ("hosts: ['./*'], port: {number: 5757, protocol: TCP, name: x}", False, False),
+        ("hosts: ['./*'], port: {number: 5757, protocol: TCP, name: x}", True, True),
+        ("hosts: ['./*'], port: {number: 5757, protocol: HTTP_PROXY, name: x}, bind: 127.0.0.1", True, False),
+    ],
+)
+def test_an_egress_port_that_no_service_has_is_told(listener: str, is_whole: bool, is_told: bool) -> None:
+    world = world_of(service("a.test") + config("Sidecar", "default", f"{{egress: [{{{listener}}}]}}"))
+    assert len(Dump(world, sidecar(namespace="shop")).run()["listeners"]) == (
+        2 if is_told or "5757, protocol: TCP" in listener else 3
+    )
+    found = analyze_picture(attrs.evolve(picture_of(world), is_whole=is_whole))
+    assert [each.path for each in found if each.type.code == "MP0001"] == (
+        ["spec.egress[0].port.number"] if is_told else []
+    )

@@ -64,6 +64,7 @@ ANALYZERS: tuple[Analyzer, ...] = (
     gateway_api.parents,
     sidecars.sidecars,
     sidecars.egress_hosts,
+    sidecars.egress_ports,
     sidecars.telemetries,
     sidecars.providers,
     policies.authorization,

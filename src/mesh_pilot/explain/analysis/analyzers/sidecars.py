@@ -10,6 +10,7 @@ from mesh_pilot.explain.analysis.findings import AnalysisMessage, MessageType
 from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, labels_text, listed
 from mesh_pilot.explain.analysis.workloads import KnownWorkload
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.names import HIDDEN, PUBLIC
 
 _LISTED = 50
@@ -50,6 +51,25 @@ def egress_hosts(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
                 place, _, host = written.lower().rpartition("/")
                 if "*" not in host and (reason := _elsewhere(survey, owners, config, place, host)):
                     yield found(codes.FIELD_WITHOUT_EFFECT, config, f"spec.egress[{i}].hosts[{j}]", reason)
+
+
+def egress_ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
+    """Ports of egress listeners that no service of theirs has. HTTP_PROXY and listeners without a number take all."""
+    everywhere = {port.number for known in survey.hosts for port in known.ports}
+    for config in survey.of("Sidecar"):
+        for index, listener in enumerate(config.spec.egress):
+            port = listener.port
+            if port is None or not port.number or Protocol.parse(port.protocol) is Protocol.HTTP_PROXY:
+                continue
+            services = [survey.hosts.named(host.lower().rpartition("/")[2]) for host in listener.hosts]
+            # Files seldom have all services that a wildcard covers.
+            if all(services):
+                numbers = {each.number for of_host in services for known in of_host for each in known.ports}
+            else:
+                numbers = everywhere if survey.picture.is_whole else {port.number}
+            if port.number not in numbers:
+                reason = f"has no effect: no service of its hosts has port {port.number}, so there is no listener"
+                yield found(codes.FIELD_WITHOUT_EFFECT, config, f"spec.egress[{index}].port.number", reason)
 
 
 def _elsewhere(survey: AnalysisContext, owners: Mapping[str, set[str]], config: Config, place: str, host: str) -> str:
