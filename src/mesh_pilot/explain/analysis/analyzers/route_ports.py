@@ -51,10 +51,10 @@ class _Port:
 
 def without_effect(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Kinds of rules that none of the ports takes, and rules whose matches name no port that is there."""
-    is_plain = any(port.number == HTTP_PORT for known in survey.hosts for port in known.ports)
+    everywhere = _everywhere(survey)
     for config in survey.of("VirtualService"):
         spec = config.spec
-        if ports := _ports(survey, config, is_plain=is_plain):
+        if ports := _ports(survey, config, everywhere):
             yield from _unused(survey, config, "http", spec.http, ports)
             yield from _unused(survey, config, "tls", spec.tls, ports)
             yield from _unused(survey, config, "tcp", spec.tcp, ports)
@@ -85,16 +85,26 @@ def _applies(survey: AnalysisContext, config: Config, match: Any, ports: Sequenc
     return any(match.port in (0, port.number) and (not names or port.gateway in names) for port in ports)
 
 
-def _ports(survey: AnalysisContext, config: Config, *, is_plain: bool) -> list[_Port]:
-    """The ports of a VirtualService's hosts and Gateways; empty if not all of them are known, or it is a delegate.
+def _everywhere(survey: AnalysisContext) -> list[_Port]:
+    """Ports of sidecars at which any host may have rules: 80, if a service has it, and those of Sidecars' listeners."""
+    ports: list[_Port] = []
+    if any(port.number == HTTP_PORT for known in survey.hosts for port in known.ports):
+        ports.append(_of_protocol(Protocol.HTTP, HTTP_PORT, "the mesh"))
+    for sidecar in survey.of("Sidecar"):
+        for listener in sidecar.spec.egress:
+            if listener.port is not None:
+                protocol = Protocol.parse(listener.port.protocol)
+                ports.append(_of_protocol(protocol, listener.port.number, full_name(sidecar)))
+    return list({(port.number, port.kinds): port for port in ports}.values())
 
-    ``is_plain``: sidecars have a listener for port 80, where a host has its rules although its service has other ports.
-    """
+
+def _ports(survey: AnalysisContext, config: Config, everywhere: Sequence[_Port]) -> list[_Port]:
+    """The ports of a VirtualService's hosts and Gateways; empty if not all of them are known, or it is a delegate."""
     ports: list[_Port] = []
     for name in config.spec.gateways or [MESH_GATEWAY] if config.spec.hosts else ():
         if name == MESH_GATEWAY:
             of_name = _of_services(survey, config)
-            of_name += [_of_protocol(Protocol.HTTP, HTTP_PORT, "the mesh")] if of_name and is_plain else []
+            of_name += everywhere if of_name else ()
         else:
             namespace, _, plain = full_gateway(name, config.namespace, survey.picture.domain).rpartition("/")
             gateway = survey.picture.find("Gateway", namespace, plain)
@@ -117,12 +127,6 @@ def _of_services(survey: AnalysisContext, config: Config) -> list[_Port]:
             for port in service.ports:
                 protocol = Protocol.parse(port.protocol or port.name.split("-")[0])
                 ports.append(_of_protocol(protocol, port.number, host))
-    # Listeners of Sidecars have ports and protocols of their own.
-    for sidecar in survey.of("Sidecar"):
-        for listener in sidecar.spec.egress:
-            if listener.port is not None:
-                protocol = Protocol.parse(listener.port.protocol)
-                ports.append(_of_protocol(protocol, listener.port.number, full_name(sidecar)))
     return ports
 
 
