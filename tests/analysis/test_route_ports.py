@@ -174,3 +174,34 @@ def test_an_egress_port_that_no_service_has_is_told(listener: str, is_whole: boo
     assert [each.path for each in found if each.type.code == "MP0001"] == (
         ["spec.egress[0].port.number"] if is_told else []
     )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "protocol", "is_left_out"),
+    [
+        ("a.test", "b.test", "HTTPS", False),
+        ("lab/a.test", "hub/a.test", "HTTPS", True),
+        ("a.test", "a.test, b.test", "HTTPS", True),
+        ("'*.test'", "a.test", "HTTPS", False),
+        ("lab/a.test", "hub/a.test", "HTTP", False),
+    ],
+)
+@pytest.mark.parametrize("is_one", [True, False])
+def test_a_server_whose_names_another_has_is_told(
+    first: str, second: str, protocol: str, is_left_out: bool, is_one: bool, tmp_path: Path
+) -> None:
+    tls = ", tls: {mode: SIMPLE, credentialName: c}" if protocol == "HTTPS" else ""
+    servers = [
+        f"{{port: {{number: 443, name: p{number}, protocol: {protocol}}}, hosts: [{hosts}]{tls}}}"
+        for number, hosts in enumerate((first, second))
+    ]
+    gateways = [", ".join(servers)] if is_one else servers
+    text = "".join(
+        config("Gateway", f"gw{number}", f"{{selector: {{istio: edge}}, servers: [{each}]}}", age=number)
+        for number, each in enumerate(gateways)
+    )
+    (listener,) = Dump(world_of(text), router(namespace="shop")).run()["listeners"].values()
+    assert (len(listener["filter_chains"]) == 1) is (is_left_out or protocol == "HTTP")
+    (tmp_path / "a.yaml").write_text(text)
+    found = analyze([str(tmp_path / "a.yaml")], io.BytesIO(), suppressions=Suppressions(())).findings
+    assert ("IST0145" in {each.code for each in found}) is is_left_out

@@ -15,9 +15,11 @@ from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.hosts import NearNames
 from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, full_name, labels_text
+from mesh_pilot.mesh.listeners.gateway_servers import server_kind
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Secret
 from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.model.service import Protocol
 from mesh_pilot.sources.acme.wanted import name_of
 
 
@@ -125,9 +127,7 @@ def _same_hosts(survey: AnalysisContext, port: int, one: PlacedServer, claims: C
             for key, other in claims.get((name, one.server.bind, label), {}).items()
         }
         for other in candidates.values():
-            if other.gateway.key == one.gateway.key or full_name(other.gateway) in others:
-                continue
-            if _overlap(scope, name, one, other) and _share_proxies(survey, one.gateway, other.gateway):
+            if full_name(other.gateway) not in others and _collide(survey, scope, name, one, other):
                 others[full_name(other.gateway)] = None
             if len(others) == _LISTED:
                 break
@@ -137,15 +137,26 @@ def _same_hosts(survey: AnalysisContext, port: int, one: PlacedServer, claims: C
         yield found(codes.CONFLICTING_GATEWAYS, one.gateway, one.path, names, labels_text(selector), port, hosts)
 
 
-def _overlap(scope: str, name: str, one: PlacedServer, other: PlacedServer) -> bool:
-    """True if another server has a host for the same namespaces."""
+def _collide(survey: AnalysisContext, scope: str, name: str, one: PlacedServer, other: PlacedServer) -> bool:
+    """True if the same proxies cannot tell a host of one server from the same host of another."""
+    # By a name in TLS, one of the servers is left out, whatever their namespaces; plain ones of a Gateway are merged.
+    if _by_names(one, other):
+        return other is not one and _share_proxies(survey, one.gateway, other.gateway)
+    if other.gateway.key == one.gateway.key:
+        return False
     own = _scope(scope, one.gateway)
     theirs = {
         _scope(host.rpartition("/")[0], other.gateway)
         for host in other.server.hosts
         if host.rpartition("/")[2].lower() == name
     }
-    return own in theirs or "*" in theirs or own == "*"
+    return (own in theirs or "*" in theirs or own == "*") and _share_proxies(survey, one.gateway, other.gateway)
+
+
+def _by_names(one: PlacedServer, other: PlacedServer) -> bool:
+    """True if Envoy tells connections of both by the name in their TLS, which says no namespace."""
+    servers = (one.server, other.server)
+    return all(s.port and not server_kind(Protocol.parse(s.port.protocol), s.tls).is_plain for s in servers)
 
 
 def _scope(scope: str, gateway: Config) -> str:
