@@ -205,3 +205,29 @@ def test_a_server_whose_names_another_has_is_told(
     (tmp_path / "a.yaml").write_text(text)
     found = analyze([str(tmp_path / "a.yaml")], io.BytesIO(), suppressions=Suppressions(())).findings
     assert ("IST0145" in {each.code for each in found}) is is_left_out
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_told"),
+    [
+        (service("a.test", ports="7000 tcp TCP"), service("b.test", ports="7000 db MySQL"), True),
+        (service("a.test", ports="7000 tcp TCP"), service("b.test", ports="7001 tcp TCP"), False),
+        (service("a.test", ports="7000 tcp TCP"), service("b.test", ports="7000 http HTTP"), False),
+        (service("a.test", ports="7000 tls TLS"), service("b.test", ports="7000 tls TLS"), False),
+        (
+            service("a.test", ports="7000 tcp TCP", addresses="10.5.0.1"),
+            service("b.test", ports="7000 tcp TCP", addresses="10.5.0.2"),
+            False,
+        ),
+    ],
+)
+def test_tcp_services_that_clients_cannot_tell_apart_are_told(
+    first: str, second: str, is_told: bool, tmp_path: Path
+) -> None:
+    dump = Dump(world_of(first + second), sidecar(namespace="shop"), wanted=("listeners", "routes")).run()
+    assert ("b.test" not in str(dump)) is is_told
+    (tmp_path / "a.yaml").write_text(first + second)
+    found = analyze([str(tmp_path / "a.yaml")], io.BytesIO(), suppressions=Suppressions(())).findings
+    assert [each.object for each in found if each.code == "MP0021"] == (
+        ["ServiceEntry/shop/a.test", "ServiceEntry/shop/b.test"] if is_told else []
+    )

@@ -43,6 +43,7 @@ ANALYZERS: tuple[Analyzer, ...] = (
     mesh_hosts.protocols,
     mesh_hosts.ports_left_out,
     mesh_hosts.addresses,
+    mesh_hosts.shared_ports,
     mesh_hosts.entry_ports,
     mesh_hosts.leading_nowhere,
     mesh_hosts.weights,

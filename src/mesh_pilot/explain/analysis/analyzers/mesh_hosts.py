@@ -12,6 +12,7 @@ from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, full_name, listed
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import Interception, NodeType
+from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.names import MESH_GATEWAY, PUBLIC, export_namespaces
 
 _LISTED = 50
@@ -98,6 +99,14 @@ def _kind(entry: Config) -> tuple[api.ServiceEntryResolution, api.ServiceEntryLo
 
 def addresses(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """TCP ports of ServiceEntries without an address."""
+    for config in _without_addresses(survey):
+        for index, port in enumerate(config.spec.ports):
+            if not port.protocol or port.protocol.upper() == "TCP":
+                yield found(codes.ADDRESSES_REQUIRED, config, f"spec.ports[{index}]")
+
+
+def _without_addresses(survey: AnalysisContext) -> Iterator[Config]:
+    """ServiceEntries that have no address, and get none."""
     settings = survey.mesh.default_config
     metadata = dict(settings.proxy_metadata) if settings is not None else {}
     captures = metadata.get("ISTIO_META_DNS_CAPTURE") == "true"
@@ -106,12 +115,33 @@ def addresses(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
         return
     seen = survey.of_kubernetes("ServiceEntry", "networking.istio.io")
     allocated = {config.key for config in seen if as_object(config.spec, "status").get("addresses")}
-    for config in survey.of("ServiceEntry"):
-        if config.spec.addresses or config.key in allocated:
-            continue
+    yield from (c for c in survey.of("ServiceEntry") if not c.spec.addresses and c.key not in allocated)
+
+
+def shared_ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
+    """TCP ports that several hosts without an address have, as some namespace sees them."""
+    default = survey.mesh.default_service_export_to
+    by_port: dict[tuple[str, int], list[tuple[str, Config, int]]] = defaultdict(list)
+    for config in _without_addresses(survey):
         for index, port in enumerate(config.spec.ports):
-            if not port.protocol or port.protocol.upper() == "TCP":
-                yield found(codes.ADDRESSES_REQUIRED, config, f"spec.ports[{index}]")
+            protocol = Protocol.parse(port.protocol)
+            if protocol.is_tcp and not protocol.is_tls:
+                for scope in export_namespaces(config.spec.export_to, default, config.namespace):
+                    by_port[scope, port.number] += [(host.lower(), config, index) for host in config.spec.hosts]
+    told: set[tuple[ConfigKey, int]] = set()
+    for (scope, number), claims in by_port.items():
+        rivals = [*claims[:_LISTED], *(by_port.get((PUBLIC, number), ())[:_LISTED] if scope != PUBLIC else ())]
+        for host, config, index in claims:
+            # Without resolution each connection goes where the client meant it to go, whatever the service's name.
+            passes = config.spec.resolution is api.ServiceEntryResolution.NONE
+            others = (
+                other
+                for other, theirs, _ in rivals
+                if other != host and not (passes and theirs.spec.resolution is api.ServiceEntryResolution.NONE)
+            )
+            if (config.key, index) not in told and (rival := next(others, "")):
+                told.add((config.key, index))
+                yield found(codes.SHARED_TCP_PORT, config, f"spec.ports[{index}]", number, rival)
 
 
 def leading_nowhere(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
