@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text(encoding="
 EXAMPLES = {entry["code"]: entry["example"] for entry in gen_codes.entries() if "example" in entry}
 LIVE_ONLY = {"MP0014", "MP0037", "MP0038", "MP0040", "MP0041", *(f"MP00{number}" for number in range(42, 47))}
 """Codes that only a live plane knows."""
-WITHOUT_EXAMPLE = LIVE_ONLY | {"IST0001", "MP0007", "MP0021", "MP0025", "MP0027"}
+WITHOUT_EXAMPLE = LIVE_ONLY | {"IST0001", "MP0007", "MP0025", "MP0027"}
 NOTHING_TO_WRITE = {"MP0005", "IST0161"}
 """Codes whose example is not fixed by another line."""
 
