@@ -219,6 +219,11 @@ def test_a_server_whose_names_another_has_is_told(
             service("b.test", ports="7000 tcp TCP", addresses="10.5.0.2"),
             False,
         ),
+        (
+            service("a.test", ports="7000 tcp TCP", addresses="10.5.0.1"),
+            service("b.test", ports="7000 tcp TCP", addresses="10.5.0.1/32"),
+            True,
+        ),
     ],
 )
 def test_tcp_services_that_clients_cannot_tell_apart_are_told(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import product
+
+import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.base.reading import as_object
@@ -118,30 +121,63 @@ def _without_addresses(survey: AnalysisContext) -> Iterator[Config]:
     yield from (c for c in survey.of("ServiceEntry") if not c.spec.addresses and c.key not in allocated)
 
 
+@attrs.frozen
+class _TcpPort:
+    """A TCP port of a host, as its ServiceEntry declares it."""
+
+    host: str
+    config: Config
+    index: int
+
+    def is_lost_to(self, other: _TcpPort) -> bool:
+        """True if connections for one of them that reach the other get elsewhere."""
+        spec = self.config.spec
+        if self.config is other.config:  # The hosts of an object share its endpoints, but not their own names.
+            return self.host != other.host and spec.resolution in _BY_NAME and not spec.endpoints
+        # Without resolution each connection goes where the client meant it to go, whatever the service's name.
+        none = api.ServiceEntryResolution.NONE
+        return self.host != other.host and not (spec.resolution is none and other.config.spec.resolution is none)
+
+
+_BY_NAME = (api.ServiceEntryResolution.DNS, api.ServiceEntryResolution.DNS_ROUND_ROBIN)
+
+
+_Place = tuple[str, str, int]
+"""Who sees a port (``*`` or a namespace), its address or nothing, and its number."""
+
+
 def shared_ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
-    """TCP ports that several hosts without an address have, as some namespace sees them."""
-    default = survey.mesh.default_service_export_to
-    by_port: dict[tuple[str, int], list[tuple[str, Config, int]]] = defaultdict(list)
-    for config in _without_addresses(survey):
-        for index, port in enumerate(config.spec.ports):
-            protocol = Protocol.parse(port.protocol)
-            if protocol.is_tcp and not protocol.is_tls:
-                for scope in export_namespaces(config.spec.export_to, default, config.namespace):
-                    by_port[scope, port.number] += [(host.lower(), config, index) for host in config.spec.hosts]
+    """TCP ports that several hosts have without an address, or at the same one, as some namespace sees them."""
+    claims = _tcp_ports(survey)
     told: set[tuple[ConfigKey, int]] = set()
-    for (scope, number), claims in by_port.items():
-        rivals = [*claims[:_LISTED], *(by_port.get((PUBLIC, number), ())[:_LISTED] if scope != PUBLIC else ())]
-        for host, config, index in claims:
-            # Without resolution each connection goes where the client meant it to go, whatever the service's name.
-            passes = config.spec.resolution is api.ServiceEntryResolution.NONE
-            others = (
-                other
-                for other, theirs, _ in rivals
-                if other != host and not (passes and theirs.spec.resolution is api.ServiceEntryResolution.NONE)
-            )
-            if (config.key, index) not in told and (rival := next(others, "")):
-                told.add((config.key, index))
-                yield found(codes.SHARED_TCP_PORT, config, f"spec.ports[{index}]", number, rival)
+    for (scope, address, number), claiming in claims.items():
+        public = claims.get((PUBLIC, address, number), ()) if scope != PUBLIC else ()
+        rivals = [*claiming[:_LISTED], *public[:_LISTED]]
+        for port in claiming:
+            rival = next((other for other in rivals if port.is_lost_to(other)), None)
+            if rival is not None and (port.config.key, port.index) not in told:
+                told.add((port.config.key, port.index))
+                where = f"at {address}, too" if address else "both without addresses"
+                path = f"spec.ports[{port.index}]"
+                yield found(codes.SHARED_TCP_PORT, port.config, path, number, rival.host, where)
+
+
+def _tcp_ports(survey: AnalysisContext) -> dict[_Place, list[_TcpPort]]:
+    default = survey.mesh.default_service_export_to
+    without = {config.key for config in _without_addresses(survey)}
+    claims: dict[_Place, list[_TcpPort]] = defaultdict(list)
+    for config in survey.of("ServiceEntry"):
+        addresses = [""] if config.key in without else map(_single, config.spec.addresses)
+        scopes = export_namespaces(config.spec.export_to, default, config.namespace)
+        for (index, port), address, scope in product(enumerate(config.spec.ports), addresses, scopes):
+            protocol = Protocol.parse(port.protocol)
+            if protocol.is_tcp and not protocol.is_tls and "/" not in address:
+                claims[scope, address, port.number] += [_TcpPort(h.lower(), config, index) for h in config.spec.hosts]
+    return claims
+
+
+def _single(address: str) -> str:
+    return address.removesuffix("/32").removesuffix("/128").lower()
 
 
 def leading_nowhere(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
