@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import mesh_pilot
 from mesh_pilot.cli.explain.analyze import as_text
 from mesh_pilot.explain.analysis.codes import CODES
 from mesh_pilot.explain.analysis.command_line import Finding, analyze
@@ -57,6 +58,12 @@ def test_code_and_page_are_those_that_the_table_gives() -> None:
     assert gen_codes.page(PAGE, entries) == PAGE, "run python -m tools.gen_codes"
     assert {entry["code"] for entry in entries} - EXAMPLES.keys() == WITHOUT_EXAMPLE
     assert [entry["code"] for entry in entries if entry.get("shown") and not gen_codes.changes(entry["example"])] == []
+
+
+def test_something_gives_each_code() -> None:
+    files = (Path(mesh_pilot.__file__).parent / "explain").rglob("*.py")
+    named = {word for path in files if path.name != "codes.py" for word in re.findall(r"\w+", path.read_text("utf-8"))}
+    assert {entry["constant"] for entry in gen_codes.entries()} <= named
 
 
 @pytest.mark.parametrize("code", sorted(CODES.keys() - WITHOUT_EXAMPLE))
