@@ -236,3 +236,32 @@ def test_tcp_services_that_clients_cannot_tell_apart_are_told(
     assert [each.object for each in found if each.code == "MP0021"] == (
         ["ServiceEntry/shop/a.test", "ServiceEntry/shop/b.test"] if is_told else []
     )
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_seen"),
+    [
+        ([("shop", "'*'", "v1")], True),
+        ([("owner", "'*'", "v1")], True),
+        ([("istio-system", "'*'", "v1")], True),
+        ([("lab", "'*'", "v1")], False),
+        ([("owner", ".", "v1")], False),
+        ([("owner", "shop", "v1")], True),
+        ([("owner", "'*'", "v1"), ("shop", "'*'", "v2")], False),
+    ],
+)
+def test_a_subset_of_a_rule_that_clients_do_not_use_is_told(
+    rules: list[tuple[str, str, str]], is_seen: bool, tmp_path: Path
+) -> None:
+    route = "http: [{route: [{destination: {host: a.test, subset: v1}}]}]"
+    text = service("a.test", namespace="owner") + virtual_service("vs", f"{{hosts: [a.test], {route}}}")
+    for age, (namespace, exported, subset) in enumerate(rules):
+        spec = f"{{host: a.test, exportTo: [{exported}], subsets: [{{name: {subset}}}]}}"
+        text += config("DestinationRule", "dr", spec, namespace=namespace, age=age)
+    clusters = Dump(world_of(text), sidecar(namespace="shop"), wanted=("clusters",)).run()["clusters"]
+    assert ("outbound|80|v1|a.test" in clusters) is is_seen
+    (tmp_path / "a.yaml").write_text(text)
+    found = analyze([str(tmp_path / "a.yaml")], io.BytesIO(), suppressions=Suppressions(())).findings
+    assert [each.field for each in found if each.code == "MP0008"] == (
+        [] if is_seen else ["spec.http[0].route[0].destination.subset"]
+    )

@@ -50,6 +50,7 @@ ANALYZERS: tuple[Analyzer, ...] = (
     host_owners.contested,
     host_owners.refused,
     destination_rules.hosts_and_subsets,
+    destination_rules.unseen_subsets,
     destination_rules.ports,
     destination_rules.certificates,
     destination_rules.credentials,

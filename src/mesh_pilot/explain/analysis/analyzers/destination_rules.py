@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.analyzers.kubernetes import says_protocol
+from mesh_pilot.explain.analysis.analyzers.virtual_services import RouteTarget, route_targets
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.hosts import KnownHost
 from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, full_name
 from mesh_pilot.explain.analysis.workloads import of_locality
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import ServiceKey
-from mesh_pilot.world.names import export_namespaces
+from mesh_pilot.world.names import MESH_GATEWAY, export_namespaces, exported_to
 
 Mode = api.ClientTlsSettingsTlSmode
 _VERIFYING = (Mode.SIMPLE, Mode.MUTUAL)
@@ -61,6 +62,51 @@ def _endpoint_labels(survey: AnalysisContext, known: KnownHost) -> list[Mapping[
     distinct = {frozenset({**of_locality(e.locality), **e.labels}.items()) for e in endpoints}
     distinct.discard(frozenset())
     return [dict(labels) for labels in distinct]
+
+
+def unseen_subsets(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
+    """Subsets that sidecars of a VirtualService's namespace lack, because rules of other namespaces are not theirs."""
+    default = survey.mesh.default_destination_rule_export_to
+    of_host: dict[str, _Rules] = defaultdict(list)
+    for rule in survey.of("DestinationRule"):
+        exports = export_namespaces(rule.spec.export_to, default, rule.namespace)
+        of_host[survey.full_host(rule.spec.host, rule.namespace)].append((rule, exports))
+    if any("*" in host for host in of_host):
+        return  # Which of several rules applies is more than is known here.
+    for config in survey.of("VirtualService"):
+        if MESH_GATEWAY in (config.spec.gateways or [MESH_GATEWAY]):
+            for target in route_targets(config.spec):
+                host = survey.full_host(target.destination.host, config.namespace)
+                yield from _unseen(survey, config, target, host, of_host[host])
+
+
+_Rules = list[tuple[Config, frozenset[str]]]
+"""DestinationRules, each with the namespaces that may see it."""
+
+
+def _unseen(
+    survey: AnalysisContext, config: Config, target: RouteTarget, host: str, rules: _Rules
+) -> Iterator[AnalysisMessage]:
+    name = target.destination.subset
+    having = [rule for rule, _ in rules if any(subset.name == name for subset in rule.spec.subsets)]
+    owners = sorted({known.namespace for known in survey.hosts.named(host)})
+    if not name or not having or not owners:
+        return
+    seen = _seen(rules, config.namespace, [*owners, survey.root_namespace])
+    if not any(subset.name == name for rule in seen for subset in rule.spec.subsets):
+        other = full_name(having[0])
+        reason = f"clients of {config.namespace} have no subset {name} of {host}: {other} is not for them"
+        fix = f"Rules of {config.namespace} count for them, else those that {', '.join(owners)} exports to it."
+        yield found(codes.UNUSABLE_REFERENCE, config, f"{target.path}.subset", reason, fix=fix)
+
+
+def _seen(rules: _Rules, client: str, owners: Sequence[str]) -> list[Config]:
+    """The rules for a host that a namespace's clients use: its own, else the service's, else the root namespace's."""
+    for place in (client, *owners):
+        there = [rule for rule, exports in rules if rule.namespace == place and exported_to(exports, client)]
+        if there:
+            return there
+    return []
 
 
 def ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
