@@ -143,7 +143,7 @@ _BY_NAME = (api.ServiceEntryResolution.DNS, api.ServiceEntryResolution.DNS_ROUND
 
 
 _Place = tuple[str, str, int]
-"""Who sees a port (``*`` or a namespace), its address or nothing, and its number."""
+"""The scope of a port (``*`` or a namespace), its address or nothing, and its number."""
 
 
 def shared_ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
