@@ -47,8 +47,9 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the marks that follow from other marks, and from the API server, which only the slow tests have.
 
-    A test that drives another program has a second try: the machine may be too busy for both. The run reports it as
-    RERUN; whoever sees the same test there twice has found a bug, of the test or of ours.
+    A test that drives another program, or a whole control plane over sockets by the real clock, has a second try: the
+    machine may be too busy for both. The run reports it as RERUN; whoever sees the same test there twice has found a
+    bug, of the test or of ours.
 
     Of a sweep, so many rows a day are tried by default: the others are ``slow``, or, where every row drives an Envoy or
     another program, those of the day are ``smoke``.
@@ -63,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(600))
-        if item.get_closest_marker("envoy") or item.get_closest_marker("process"):
+        if any(item.get_closest_marker(mark) for mark in ("envoy", "process", "plane")):
             item.add_marker(pytest.mark.flaky(reruns=1))
         if NEWEST_CONSUL in item.name:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "smoke"]

@@ -127,7 +127,10 @@ def test_a_host_below_a_wildcard_service_is_no_destination_and_has_no_rule(tmp_p
         "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: reviews, namespace: shop}\n"
     )
     rule += "spec: {host: %s}\n"
-    found = {code: fix for code, _, fix in messages(text + rule % "reviews.shop.test", tmp_path)}
-    assert found == {"IST0101": "Write *.shop.test, the host of the service.", "IST0174": "Did you mean *.shop.test?"}
+    found = [(code, fix) for code, _, fix in messages(text + rule % "reviews.shop.test", tmp_path)]
+    assert sorted(found) == [
+        ("MP0001", "Write *.shop.test, the host of the service."),
+        ("MP0001", "Write *.shop.test."),
+    ]
     right = text.replace("host: reviews.shop.test", "host: '*.shop.test'")
     assert messages(right + rule % "'*.shop.test'", tmp_path) == []

@@ -151,7 +151,8 @@ POLICIES = [
     ),
     Rule(OPERATION, {"hosts": ["a"]}, {}, "at least one of hosts"),
     Rule(OPERATION, {"ports": ["80"]}, {"ports": ["http"]}, "not a port number", f"{OPERATION}.ports[0]"),
-    Rule(OPERATION, {"notPorts": ["0"]}, {"notPorts": ["65536"]}, "not a port", f"{OPERATION}.notPorts[0]"),
+    Rule(OPERATION, {"notPorts": ["80"]}, {"notPorts": ["65536"]}, "not a port", f"{OPERATION}.notPorts[0]"),
+    warns(OPERATION, {"ports": ["80"]}, {"ports": ["0"]}, "matches no connection", f"{OPERATION}.ports[0]"),
     Rule(OPERATION, {"methods": ["GET"]}, {"methods": [""]}, "must not be empty", f"{OPERATION}.methods[0]"),
     Rule(OPERATION, {"paths": ["/a/{*}/b/{**}"]}, {"paths": ["/a/{x}"]}, "are templates", f"{OPERATION}.paths[0]"),
     Rule(OPERATION, {"paths": ["/a*"]}, {"paths": ["/{**}/{*}"]}, "can't come after", f"{OPERATION}.paths[0]"),
@@ -174,6 +175,13 @@ POLICIES = [
         {"key": "destination.port", "notValues": ["x"]},
         "not a port",
         f"{WHEN}.notValues[0]",
+    ),
+    warns(
+        WHEN,
+        {"key": "destination.port", "values": ["80"]},
+        {"key": "destination.port", "values": ["0"]},
+        "matches no connection",
+        f"{WHEN}.values[0]",
     ),
     Rule(
         WHEN,

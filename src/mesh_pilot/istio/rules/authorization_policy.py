@@ -9,7 +9,7 @@ from operator import attrgetter
 from mesh_pilot.api.istio.security import v1beta1 as api
 from mesh_pilot.istio.meaning.descriptors import json_name
 from mesh_pilot.istio.rules.common import check_match_labels, check_targets, warn_of_waypoints
-from mesh_pilot.istio.rules.context import Context, check, error
+from mesh_pilot.istio.rules.context import Context, check, error, warning
 from mesh_pilot.istio.rules.names import port_reason, small_number, subnet_reason
 from mesh_pilot.model.config import Problem
 
@@ -153,7 +153,7 @@ def check_operation(path: str, operation: api.Operation) -> Iterator[Problem]:
     yield from _check_filled(path, lists, _OF_OPERATION)
     for name in ("ports", "notPorts"):
         for index, port in enumerate(lists.get(name, ())):
-            yield from check(f"{path}.{name}[{index}]", _port_text_reason(port) if port else "")
+            yield from _check_port(f"{path}.{name}[{index}]", port) if port else ()
     for name in ("paths", "notPaths"):
         for index, value in enumerate(lists.get(name, ())):
             yield from check(f"{path}.{name}[{index}]", _path_reason(value))
@@ -168,11 +168,12 @@ def _check_filled(path: str, lists: Mapping[str, Sequence[str]], of: _Lists) -> 
             yield from check(f"{path}.{name}[{index}]", _length_reason(name, value) if value else "must not be empty")
 
 
-def _port_text_reason(port: str) -> str:
+def _check_port(path: str, port: str) -> Iterator[Problem]:
     number = small_number(port)
-    if number is None:
-        return f'"{port}" is not a port number'
-    return "" if number == 0 else port_reason(number)  # as in Istio: 0 matches nothing
+    if number == 0:
+        yield warning(path, "0 matches no connection")  # Istio takes it
+    else:
+        yield from check(path, f'"{port}" is not a port number' if number is None else port_reason(number))
 
 
 def _path_reason(path: str) -> str:
@@ -217,6 +218,8 @@ def check_condition(path: str, condition: api.Condition, *, custom: bool = False
     for name, values in (("values", condition.values), ("notValues", condition.not_values)):
         for index, value in enumerate(values):
             yield from check(f"{path}.{name}[{index}]", _value_reason(key, value))
+            if key == "destination.port" and value:
+                yield from _check_port(f"{path}.{name}[{index}]", value)
 
 
 def _value_reason(key: str, value: str) -> str:
@@ -229,8 +232,6 @@ def _form_reason(key: str, value: str) -> str:
     """The fault in what a value of a key is written like."""
     if key in ("source.ip", "remote.ip", "destination.ip"):
         return subnet_reason(value)
-    if key == "destination.port":
-        return _port_text_reason(value)
     if key == "source.trustDomain":
         return "" if _TRUST_DOMAIN.fullmatch(value) else f'"{value}" is not a trust domain, with "*" at one end at most'
     return _service_account_reason(value) if key == "source.serviceAccount" else ""

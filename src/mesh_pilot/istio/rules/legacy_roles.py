@@ -116,6 +116,8 @@ def access_problems(path: str, rule: api.AccessRule) -> Iterator[Problem]:
         found += [
             error(f"{path}.{name}[{i}]", f'"{value}": {_BRACED}') for i, value in enumerate(values) if "{" in value
         ]
+    for name, ports in (("ports", rule.ports), ("notPorts", rule.not_ports)):
+        found += [error(f"{path}.{name}[{i}]", "0 is not a port") for i, port in enumerate(ports) if not port]
     conditions = iter(conditions_of(rule))
     for index, constraint in enumerate(rule.constraints):
         here = f"{path}.constraints[{index}]"

@@ -80,18 +80,7 @@ def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
         yield from _check_names(path, {f"credentialNames[{i}]": name for i, name in enumerate(tls.credential_names)})
         yield from _check_names(path, {"caCertCredentialName": tls.ca_cert_credential_name})
     if tls.mode == ServerMode.ISTIO_MUTUAL:
-        for name, value in {**files, **named, **lists}.items():
-            if value:
-                yield error(f"{path}.{name}", "can't be set in mode ISTIO_MUTUAL, which uses the mesh's certificates")
-        ignored = {
-            "caCertCredentialName": tls.ca_cert_credential_name,
-            "insecureSkipVerify": tls.insecure_skip_verify,
-        }
-        for name, value in ignored.items():
-            if value:
-                yield warning(
-                    f"{path}.{name}", "has no effect in mode ISTIO_MUTUAL, which uses the mesh's certificates"
-                )
+        yield from _check_mesh_certificates(path, tls, {**files, **named, **lists})
     elif tls.mode in PASSING:
         for name, value in {**files, **named, **lists, **handshake}.items():
             if value:
@@ -100,6 +89,17 @@ def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
         yield from _check_certificates(path, tls)
     if tls.mode in VERIFYING:
         yield from _check_pins(path, tls)
+
+
+def _check_mesh_certificates(path: str, tls: ServerTlsSettings, refused: Mapping[str, object]) -> Iterator[Problem]:
+    reason = "in mode ISTIO_MUTUAL, which uses the mesh's certificates"
+    for name, value in refused.items():
+        if value:
+            yield error(f"{path}.{name}", f"can't be set {reason}")
+    idle = {"caCertCredentialName": tls.ca_cert_credential_name, "insecureSkipVerify": tls.insecure_skip_verify}
+    for name, value in idle.items():
+        if value:
+            yield warning(f"{path}.{name}", f"has no effect {reason}")
 
 
 def _check_pins(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:

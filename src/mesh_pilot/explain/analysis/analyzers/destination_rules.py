@@ -28,13 +28,17 @@ def hosts_and_subsets(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
         full = survey.full_host(spec.host, config.namespace)
         known = survey.hosts.find(spec.host, config.namespace, spec.export_to)
         # A host may be that of a registry that is not read, or a wildcard over several; a subset may be of Pods that
-        # are not in the picture. Only what is certainly wrong is said. A host below a wildcard service is no service.
-        if known is None or (known.host != full and not full.startswith("*")):
+        # are not in the picture. Only what is certainly wrong is said.
+        if known is None:
             if survey.hosts.may_be_elsewhere(full) or _covers_any(survey, full):
                 continue
-            near = known.host if known is not None else survey.hosts.meant(spec.host, config.namespace)
+            near = survey.hosts.meant(spec.host, config.namespace)
             fix = f"Did you mean {near}?" if near else ""
             yield found(codes.UNKNOWN_RULE_HOST, config, "spec.host", spec.host, fix=fix)
+            continue
+        if known.host != full and not full.startswith("*") and not _covers_any(survey, full):
+            reason = f"has no effect: the service is {known.host}, whose clusters have rules for that host"
+            yield found(codes.FIELD_WITHOUT_EFFECT, config, "spec.host", reason, fix=f"Write {known.host}.")
             continue
         labels = _endpoint_labels(survey, known)
         if not labels and not survey.has_pods and not _is_of_kubernetes(known):

@@ -58,13 +58,16 @@ def destinations(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
             host = target.destination.host
             full = survey.full_host(host, config.namespace)
             known = survey.hosts.find(host, config.namespace, config.spec.export_to)
-            if known is not None and known.host == full:
+            if known is None:
+                if not survey.hosts.may_be_elsewhere(full):
+                    what, fix = "mirror host" if target.is_mirror else "host", _hint(survey, host, config)
+                    yield found(codes.NOT_FOUND, config, f"{target.path}.host", what, host, fix=fix)
+            elif known.host == full:
                 yield from _port(config, target, known)
-            elif not survey.hosts.may_be_elsewhere(full):
-                what = "mirror host" if target.is_mirror else "host"
-                # Proxies have one cluster for a wildcard service, by its own host: for none of the hosts below it.
-                fix = f"Write {known.host}, the host of the service." if known else _hint(survey, host, config)
-                yield found(codes.NOT_FOUND, config, f"{target.path}.host", what, host, fix=fix)
+            else:  # Istio's analysis takes it for good
+                reason = f"leads nowhere: proxies have a cluster for {known.host}, for none of the hosts below it"
+                fix = f"Write {known.host}, the host of the service."
+                yield found(codes.FIELD_WITHOUT_EFFECT, config, f"{target.path}.host", reason, fix=fix)
 
 
 def _hint(survey: AnalysisContext, host: str, config: Config) -> str:
