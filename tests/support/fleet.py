@@ -12,7 +12,7 @@ from __future__ import annotations
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,9 @@ class Fleet:
                 load.failures.append(f"{reply.status_code} {reply.text}")
 
     async def assert_all_taken(self) -> None:
-        """The control plane has refused no config, and no Envoy anything that it was sent."""
+        """The control plane refuses no config any more, and no Envoy has refused anything that it was sent."""
+        with suppress(AssertionError):  # Consul tells of what belongs together in parts.
+            await eventually(lambda: not self.plane.state.world.rejections(), seconds=10)
         self.assert_nothing_refused()
         for envoy in self.envoys:
             assert await envoy.rejected() == {}, envoy.log.read_text()[-2000:]
