@@ -205,7 +205,7 @@ async def is_taken_back(found: Shop, name: str, fault: Fault) -> None:
     """A fault is taken back without an order, with the reason."""
     progress = found.keeper.progress
     await found.start(fault.file, fault.text, 3600.0)
-    await eventually(lambda: progress.phase is RolloutPhase.TAKEN_BACK, seconds=90, what=f"{name} is found")
+    await eventually(lambda: progress.phase is RolloutPhase.TAKEN_BACK, seconds=180, what=f"{name} is found")
     assert progress.state is not None
     reason = progress.state.reason
     assert reason.startswith(f"{fault.traffic.format(**found.ports)} fail more often: ")

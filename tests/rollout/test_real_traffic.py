@@ -17,7 +17,7 @@ from tests.support.envoy import eventually
 from tests.support.fleet import Fleet, fleet
 from tests.support.manifests import at, nobody, service
 
-pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROUTES = """
 ---
@@ -58,7 +58,7 @@ async def follow(mesh: Fleet, config: Callable[[str], str], port: int, fault: st
     await eventually(lambda: attempts() > 400, seconds=120, what="there is traffic before the change")
     keeper.order(lambda to: to.arm(RolloutPlan((50.0, 100.0), interval=3600.0), trio.current_time()), "start")
     await mesh.apply(config(REFUSED if "refused" in fault else f"{FAILING}, {GOOD.format(version=1)}"))
-    await eventually(lambda: progress.phase is RolloutPhase.TAKEN_BACK, seconds=90)
+    await eventually(lambda: progress.phase is RolloutPhase.TAKEN_BACK, seconds=180)
     host = "refused.test" if "refused" in fault else "reviews.test"
     assert progress.state is not None
     assert progress.state.reason.startswith(f"attempts of web.shop to {host}:{port} fail more often: ")
@@ -72,7 +72,7 @@ async def follow(mesh: Fleet, config: Callable[[str], str], port: int, fault: st
     keeper.order(lambda to: to.arm(RolloutPlan((50.0, 100.0), interval=1.0), trio.current_time()), "start")
     await mesh.apply(config(GOOD.format(version=4)))
     assert progress.phase is RolloutPhase.RUNNING
-    await eventually(lambda: progress.phase is RolloutPhase.OFF, seconds=120, what="a healthy change reaches all")
+    await eventually(lambda: progress.phase is RolloutPhase.OFF, seconds=180, what="a healthy change reaches all")
     await eventually(lambda: answered("4"))
 
 
