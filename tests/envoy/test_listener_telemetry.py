@@ -9,6 +9,7 @@ from google.protobuf.struct_pb2 import Value
 from mesh_pilot.envoy.telemetry.access_logs import access_loggers
 from mesh_pilot.envoy.telemetry.loggers import JSON_FORMAT
 from mesh_pilot.mesh.policies.context import TrafficSide
+from mesh_pilot.mesh.policies.telemetry import extension_provider
 from mesh_pilot.world import World
 from tests.support.listeners import listeners, manager, tcp
 from tests.support.telemetry import PROVIDERS, SERVICES, context, http_chain, telemetry
@@ -211,3 +212,15 @@ def test_a_telemetry_whose_providers_cannot_be_used_leaves_the_meshs_own_file_an
     world = world_of(SERVICES + entry, mesh=f"accessLogFile: /dev/null\n{PROVIDERS}")
     (log,) = http_chain(world).access_log
     assert FileAccessLog.FromString(log.typed_config.value).path == path
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [("File", "/tmp/1.log"), ("file", "/tmp/2.log"), ("FILE", "/tmp/1.log"), ("other", None)]
+)
+def test_the_provider_of_the_very_name_comes_before_one_that_differs_in_case(name: str, path: str | None) -> None:
+    files = (
+        "{name: File, envoyFileAccessLog: {path: /tmp/1.log}}",
+        "{name: file, envoyFileAccessLog: {path: /tmp/2.log}}",
+    )
+    found = extension_provider(world_of(mesh=f"extensionProviders: [{', '.join(files)}]").view, name)
+    assert (found and found.envoy_file_access_log and found.envoy_file_access_log.path) == path

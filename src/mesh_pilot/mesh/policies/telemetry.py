@@ -39,9 +39,9 @@ BUILT_IN = {
 
 @derived
 def extension_provider(view: View, name: str) -> Provider | None:
-    """A provider by its name, in which case does not count; None if the mesh config lacks it."""
-    declared = (p for p in view.mesh().extension_providers if p.name.lower() == name.lower())
-    return next(declared, BUILT_IN.get(name.lower()))
+    """The provider of this name, else of one that differs in case alone; None if the mesh config lacks both."""
+    named = [p for p in view.mesh().extension_providers if p.name.lower() == name.lower()]
+    return next((p for p in named if p.name == name), named[0] if named else BUILT_IN.get(name.lower()))
 
 
 def provider_cluster(view: View, namespace: str, service: str, port: int) -> tuple[str, str] | None:

@@ -37,7 +37,7 @@ def hosts_and_subsets(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
             yield found(codes.UNKNOWN_RULE_HOST, config, "spec.host", spec.host, fix=fix)
             continue
         if known.host != full and not full.startswith("*") and not _covers_any(survey, full):
-            reason = f"has no effect: the service is {known.host}, whose clusters have rules for that host"
+            reason = f"has no effect: proxies have a cluster for {known.host}, for none of the hosts below it"
             yield found(codes.FIELD_WITHOUT_EFFECT, config, "spec.host", reason, fix=f"Write {known.host}.")
             continue
         labels = _endpoint_labels(survey, known)

@@ -68,7 +68,7 @@ def egress_ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
             else:
                 numbers = everywhere if survey.picture.is_whole else {port.number}
             if port.number not in numbers:
-                reason = f"has no effect: no service of its hosts has port {port.number}, so there is no listener"
+                reason = f"has no effect: no service among its hosts has port {port.number}; proxies get no listener"
                 yield found(codes.FIELD_WITHOUT_EFFECT, config, f"spec.egress[{index}].port.number", reason)
 
 

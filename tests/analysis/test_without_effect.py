@@ -1,4 +1,4 @@
-"""Rules that apply at no port are told, and only these: proxies are sent the same without them."""
+"""What has no effect is told, and only that: proxies are sent the same without it."""
 
 from __future__ import annotations
 
